@@ -1,0 +1,27 @@
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: run test format clean
+
+run: .venv/installed
+	$(BIN)/python examples/polynomial.py
+
+# jaxtyping's run-time checks break torch.compile, so the marked tests run in a pass of their own without them.
+test: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/pytest -q -n 2 -m "not unchecked" --jaxtyping-packages=resolvent,beartype.beartype
+	$(BIN)/pytest -q -n 2 -m unchecked
+
+format: .venv/installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[examples,dev]"
+	touch $@
+
+clean:
+	rm -rf .venv

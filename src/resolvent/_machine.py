@@ -1,0 +1,172 @@
+"""What every structured machine shares: a partition, a linear operator, a pointwise σ, and the solve."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ._activation import Activations, Pointwise
+from ._operators import Operator
+from ._partition import Partition, block_matrix
+from ._plan import make_plan
+from ._solve import solve, weight_cotangent
+
+Point = Float[Tensor, "..."]
+
+
+class StructuredMachine(nn.Module):
+    """The machine f = W + σ on X = Y ⊕ Z, where W is read only from earlier blocks to later ones.
+
+    A subclass brings its operator; calling the machine is its resolvent.
+    """
+
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        operator: Operator,
+        partition: Partition,
+        activation: str | Pointwise | Sequence[str | Pointwise],
+        *,
+        bias: bool,
+        connections: Literal["all", "sequential"] | Sequence[Sequence[bool]] | Tensor,
+        device: torch.device | str | int | None,
+        dtype: torch.dtype | None,
+    ):
+        super().__init__()
+        self.partition = partition
+        self.activation = Activations(activation, partition, operator.channel_axis)
+        self.connections = block_matrix(connections, partition)
+        self.plan = make_plan(operator, partition, self.connections)
+        self.weight = nn.Parameter(torch.empty(operator.weight_shape, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(partition.total, device=device, dtype=dtype)) if bias else None
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw W so that y keeps unit variance from block to block. The bias, and W where it is not read, are zero.
+
+        Var y[c] = Var W[c, :] Σ E[σ(g)²] over the channels that feed c, with g standard normal: the block's true
+        fan-in, where each channel counts as much as its activation lets through. For relu this is He's rule.
+        """
+        mask = self.partition.expand(self.connections).double()
+        moments = [a.second_moment() for a, size in self.activation.runs for _ in range(size)]
+        fan_in = mask @ torch.tensor(moments, dtype=mask.dtype, device="cpu")
+        scale = mask / fan_in.clamp(min=torch.finfo(mask.dtype).tiny).sqrt()[:, None]
+        self.weight.normal_().mul_(scale.to(self.weight))
+        if self.bias is not None:
+            self.bias.zero_()
+
+    @property
+    def depth(self) -> int:
+        """2n + 1 for the blocks I_0 … I_n."""
+        return 2 * len(self.partition) - 1
+
+    def forward(self, x: Point) -> Point:
+        """The z of the resolvent at y0 = x, z0 = 0. x fills the first channels and is zero-extended."""
+        return self.solve(x)[1]
+
+    def solve(self, y0: Point, z0: Point | None = None) -> tuple[Point, Point]:
+        """The resolvent: the (y, z) with y = W z + y0 + bias and z = σ(y) + z0, in one sweep over the blocks."""
+        y0, z0 = self._points(y0=y0, z0=z0)
+        return solve(self.plan, self.activation, self._cast(self.weight), self._add_bias(y0), z0)
+
+    def endofunction(self, y: Point, z: Point) -> tuple[Point, Point]:
+        """f(y, z) = (W z + bias, σ(y)). `solve` inverts id - f."""
+        y, z = self._points(y=y, z=z)
+        Wz, _ = solve(self.plan, None, self._cast(self.weight), None, z)
+        return self._add_bias(Wz), self.activation(y)
+
+    def tangent(self, y: Point) -> "Derivative":
+        """The derivative machine at y: dy = W dz + dy0, dz = σ'(y) ⊙ dy + dz0."""
+        (y,) = self._points(y=y)
+        return Derivative(self, self.activation.slope(y), transposed=False)
+
+    def dual(self, y: Point) -> "Derivative":
+        """The dual machine at y: u = W* v + u0, v = σ'(y) ⊙ u + v0."""
+        return self.tangent(y).dual
+
+    def weight_cotangent(self, v: Point, z: Point) -> Point:
+        """Q = v z* summed over the batch, zero where W is not read: the cotangent of W, from the dual's v."""
+        return weight_cotangent(self.plan, *self._points(v=v, z=z))
+
+    def split(self, z: Point) -> tuple[Point, ...]:
+        """The blocks of a tensor, as views."""
+        return z.split(self.partition.sizes, dim=self.plan.operator.channel_axis)
+
+    def extra_repr(self) -> str:
+        named = (name for name in ("all", "sequential") if block_matrix(name, self.partition) == self.connections)
+        pairs = len(self.partition) * (len(self.partition) - 1) // 2
+        connections = next(named, f"{sum(map(sum, self.connections))} of {pairs}")
+        return (
+            f"sizes={self.partition.sizes}, activation={self.activation}, connections={connections}, "
+            f"bias={self.bias is not None}, depth={self.depth}"
+        )
+
+    def _add_bias(self, y: Tensor) -> Tensor:
+        if self.bias is None:
+            return y
+        return y + self._cast(self.bias).reshape(-1, *(1,) * (-1 - self.plan.operator.channel_axis))
+
+    def _points(self, **points: Tensor | None) -> list[Any]:
+        """The given points, checked, zero-extended to all channels and cast as autocast asks; None stays None."""
+        extended = {name: None if x is None else self._extend(name, x) for name, x in points.items()}
+        (first, x), *others = ((name, x) for name, x in extended.items() if x is not None)
+        for name, other in others:
+            if other.shape != x.shape:
+                raise ValueError(
+                    f"{first} and {name} must agree in all but their channels, "
+                    f"zero-extended they are {tuple(x.shape)} and {tuple(other.shape)}"
+                )
+        return list(extended.values())
+
+    def _extend(self, name: str, x: Tensor) -> Tensor:
+        operator, channels = self.plan.operator, self.partition.total
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
+        if x.device != self.weight.device:
+            raise ValueError(f"{name} is on {x.device}, the machine is on {self.weight.device}")
+        if self._cast(x).dtype != self._cast(self.weight).dtype:
+            raise TypeError(f"{name} is {x.dtype}, the machine is {self.weight.dtype}")
+        if x.ndim < operator.event_ndim:
+            raise ValueError(f"{name} has shape {tuple(x.shape)}, it needs at least {operator.event_ndim} axes")
+        missing = channels - x.shape[operator.channel_axis]
+        if missing < 0:
+            raise ValueError(
+                f"{name} has {channels - missing} channels, the machine has {channels}: sizes={self.partition.sizes}"
+            )
+        return self._cast(F.pad(x, (*(0, 0) * (-1 - operator.channel_axis), 0, missing)) if missing else x)
+
+    def _cast(self, x: Tensor) -> Tensor:
+        """x in the precision autocast asks for; like autocast, float64 and integers are left alone."""
+        device = self.weight.device.type
+        if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
+            return x
+        return x.to(torch.get_autocast_dtype(device)) if x.is_floating_point() and x.dtype != torch.float64 else x
+
+
+@dataclass(frozen=True, eq=False)
+class Derivative:
+    """The derivative machine of a structured machine at a point, or its dual: the same solve with slopes for σ."""
+
+    machine: StructuredMachine
+    slope: Tensor
+    transposed: bool
+
+    @property
+    def dual(self) -> "Derivative":
+        return Derivative(self.machine, self.slope, not self.transposed)
+
+    def solve(self, y0: Point | None = None, z0: Point | None = None) -> tuple[Point, Point]:
+        """(dy, dz) from (dy0, dz0) or, for the dual, (u, v) from (u0, v0); None is zero."""
+        names = ("u0", "v0") if self.transposed else ("dy0", "dz0")
+        if y0 is None and z0 is None:
+            raise ValueError(f"one of {names[0]}, {names[1]} must be given")
+        y0, z0, _ = self.machine._points(**dict(zip(names, (y0, z0), strict=True)), y=self.slope)
+        plan = self.machine.plan.dual if self.transposed else self.machine.plan
+        return solve(plan, self.slope, self.machine._cast(self.machine.weight), y0, z0)

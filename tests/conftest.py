@@ -1,0 +1,12 @@
+import hypothesis
+import pytest
+import torch
+
+hypothesis.settings.register_profile("laws", deadline=None, derandomize=True, max_examples=40)
+hypothesis.settings.load_profile("laws")
+torch.set_num_threads(1)  # the tests run in two processes
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)

@@ -1,0 +1,216 @@
+"""The statements of the paper about structured machines, each as its formula, in float64."""
+
+import pytest
+import torch
+from cases import (
+    ALL_MACHINES,
+    apply_transpose,
+    apply_weight,
+    functional,
+    machines,
+    naive_solve,
+    points,
+    randomize,
+    read_part,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+import resolvent as rv
+
+BATCHES = st.sampled_from([(), (0,), (1,), (3,), (2, 3)])
+
+
+def bias_of(machine):
+    return 0 if machine.bias is None else machine.bias
+
+
+def cotangents_of(outputs, inputs, seeds):
+    return torch.autograd.grad(outputs, inputs, seeds, materialize_grads=True)
+
+
+@given(machines(), BATCHES)
+def test_solve_satisfies_the_machine_equation(machine, batch):
+    y0, z0 = points(machine, 2, batch)
+    y, z = machine.solve(y0, z0)
+    assert_close(y, apply_weight(machine, machine.weight, z) + y0 + bias_of(machine))
+    assert_close(z, machine.activation(y) + z0)
+
+
+@given(machines(), BATCHES)
+def test_the_resolvent_is_a_right_inverse_of_id_minus_f(machine, batch):
+    y0, z0 = points(machine, 2, batch)
+    y, z = machine.solve(y0, z0)
+    fy, fz = machine.endofunction(y, z)
+    assert_close((y - fy, z - fz), (y0, z0))
+
+
+@given(machines(), BATCHES)
+def test_the_resolvent_is_a_left_inverse_of_id_minus_f(machine, batch):
+    y, z = points(machine, 2, batch)
+    fy, fz = machine.endofunction(y, z)
+    assert_close(machine.solve(y - fy, z - fz), (y, z))
+
+
+@given(machines())
+def test_iterating_depth_times_from_anywhere_gives_the_resolvent(machine):
+    y0, z0, y, z = points(machine, 4)
+    for _ in range(machine.depth + 1):  # h_0 = g + φ with φ in Im f takes one application to reach
+        fy, fz = machine.endofunction(y, z)
+        y, z = fy + y0, fz + z0
+    assert_close((y, z), machine.solve(y0, z0))
+
+
+def test_fewer_iterations_than_the_depth_may_not_suffice():
+    machine = rv.DenseMachine((1, 1, 1, 1), "identity", connections="sequential", dtype=torch.float64)
+    (y0,) = points(machine, 1)
+    y, z = y0, torch.zeros_like(y0)  # the depth sequence h_0 = g
+    for step in range(1, machine.depth + 1):
+        fy, fz = machine.endofunction(y, z)
+        y, z = fy + y0, fz
+        assert torch.allclose(z, machine(y0)) == (step == machine.depth)
+
+
+@given(machines(), BATCHES)
+def test_the_dual_machine_satisfies_its_equation(machine, batch):
+    y, u0, v0 = points(machine, 3, batch)
+    u, v = machine.dual(y).solve(u0, v0)
+    assert_close(u, apply_transpose(machine, machine.weight, v) + u0)
+    assert_close(v, machine.activation.slope(y) * u + v0)
+
+
+@given(machines(), BATCHES)
+def test_the_derivative_machine_satisfies_its_equation(machine, batch):
+    y, dy0, dz0 = points(machine, 3, batch)
+    dy, dz = machine.tangent(y).solve(dy0, dz0)
+    assert_close(dy, apply_weight(machine, machine.weight, dz) + dy0)
+    assert_close(dz, machine.activation.slope(y) * dy + dz0)
+
+
+@given(machines())
+def test_tangent_and_dual_resolvents_are_dual(machine):
+    y, dy0, dz0, u0, v0 = points(machine, 5)
+    dy, dz = machine.tangent(y).solve(dy0, dz0)
+    u, v = machine.dual(y).solve(u0, v0)
+    assert_close((dy * v0).sum() + (dz * u0).sum(), (dy0 * v).sum() + (dz0 * u).sum())
+
+
+@given(machines(), BATCHES)
+def test_backward_is_the_resolvent_of_the_dual(machine, batch):
+    """Theorem 3: the explicit passes, under no_grad, are what autograd of a naive program returns."""
+    y0, z0, v0, u0 = points(machine, 4, batch)
+    with torch.no_grad():
+        y, z = machine.solve(y0, z0)
+        u, v = machine.dual(y).solve(u0, v0)
+        Q = machine.weight_cotangent(v, z)
+    inputs = [machine.weight, y0.requires_grad_(), z0.requires_grad_()]
+    expected = cotangents_of(naive_solve(machine, machine.weight, machine.bias, y0, z0), inputs, (v0, u0))
+    assert_close((Q, v, u), expected)
+
+
+@given(machines(), BATCHES)
+def test_autograd_through_the_machine_equals_autograd_through_a_naive_program(machine, batch):
+    y0, z0, v0, u0 = points(machine, 4, batch)
+    inputs = [*machine.parameters(), y0.requires_grad_(), z0.requires_grad_()]
+    outputs = machine.solve(y0, z0)
+    naive = naive_solve(machine, machine.weight, machine.bias, y0, z0)
+    assert_close(outputs, naive)
+    assert_close(cotangents_of(outputs, inputs, (v0, u0)), cotangents_of(naive, inputs, (v0, u0)))
+
+
+@given(machines(activations=("tanh", "sigmoid", "gelu", "sin")))
+def test_forward_mode_is_the_limit_of_finite_differences(machine):
+    y0, z0, dy0, dz0 = points(machine, 4)
+    function, parameters = functional(machine)
+    at = (y0, z0, *parameters)
+    direction = (dy0, dz0, *map(torch.randn_like, parameters))
+    tangents = torch.func.jvp(function, at, direction)[1]
+    epsilon = 1e-5
+    plus, minus = (function(*(x + s * dx for x, dx in zip(at, direction, strict=True))) for s in (epsilon, -epsilon))
+    for tangent, right, left in zip(tangents, plus, minus, strict=True):
+        assert_close(tangent, (right - left) / (2 * epsilon), atol=1e-6, rtol=1e-6)
+
+
+@given(machines(), st.floats(allow_nan=True))
+def test_entries_outside_the_read_part_never_matter(machine, junk):
+    y0, z0, v0, u0 = points(machine, 4)
+    inputs = (machine.weight, y0.requires_grad_(), z0.requires_grad_())
+    outputs = machine.solve(y0, z0)
+    cotangents = cotangents_of(outputs, inputs, (v0, u0))
+    assert (cotangents[0][~read_part(machine)] == 0).all()
+    with torch.no_grad():
+        machine.weight[~read_part(machine)] = junk
+    spoiled = machine.solve(y0, z0)
+    assert_close(spoiled, outputs, rtol=0, atol=0)
+    assert_close(cotangents_of(spoiled, inputs, (v0, u0)), cotangents, rtol=0, atol=0)
+
+
+@given(machines())
+def test_zero_weight_gives_the_pointwise_map(machine):
+    y0, z0 = points(machine, 2)
+    with torch.no_grad():
+        machine.weight.zero_()
+    y, z = machine.solve(y0, z0)
+    assert_close(y, y0 + bias_of(machine))
+    assert_close(z, machine.activation(y) + z0)
+
+
+@given(machines(), BATCHES)
+def test_short_input_is_zero_extended(machine, batch):
+    (y0,) = points(machine, 1, batch)
+    channels = machine.partition.sizes[0]
+    y0[..., channels:] = 0
+    assert_close(machine(y0[..., :channels]), machine.solve(y0)[1])
+    assert_close(machine.solve(y0[..., :channels], y0[..., :1])[1], machine.solve(y0, y0[..., :1])[1])
+
+
+@given(machines())
+def test_split_gives_the_blocks_as_views(machine):
+    (z,) = points(machine, 1)
+    blocks = machine.split(z)
+    assert [block.shape[-1] for block in blocks] == list(machine.partition.sizes)
+    assert_close(torch.cat(blocks, -1), z)
+    assert all(block._base is z for block in blocks)
+
+
+@given(machines(), BATCHES)
+def test_inputs_are_never_written_to(machine, batch):
+    tensors = points(machine, 5, batch)
+    before = [x.clone() for x in tensors]
+    y0, z0, y, u0, v0 = tensors
+    machine.solve(y0, z0)
+    machine.dual(y).solve(u0, v0)
+    machine.weight_cotangent(u0, v0)
+    assert_close(tensors, tuple(before), rtol=0, atol=0)
+
+
+def test_depth_is_twice_the_blocks_minus_one():
+    assert rv.DenseMachine((2, 4, 3, 1)).depth == 7
+
+
+@pytest.mark.parametrize("name", ALL_MACHINES)
+class TestEveryOrder:
+    """The linear solve is closed under differentiation, so every derivative is exact."""
+
+    def arguments(self, name):
+        machine = randomize(ALL_MACHINES[name]())
+        function, parameters = functional(machine)
+        return function, tuple(x.requires_grad_() for x in (*points(machine, 2, (2,)), *parameters))
+
+    def test_first_order(self, name):
+        assert torch.autograd.gradcheck(*self.arguments(name), check_forward_ad=True, check_batched_grad=True)
+
+    def test_second_order(self, name):
+        assert torch.autograd.gradgradcheck(*self.arguments(name), check_fwd_over_rev=True)
+
+    def test_third_order(self, name):
+        function, inputs = self.arguments(name)
+
+        def gradient_of_squared_gradient(*inputs):
+            loss = torch.stack([x.square().sum() for x in function(*inputs)]).sum()
+            gradients = torch.autograd.grad(loss, inputs, create_graph=True)
+            penalty = torch.stack([g.square().sum() for g in gradients]).sum()
+            return torch.autograd.grad(penalty, inputs, create_graph=True)
+
+        assert torch.autograd.gradcheck(gradient_of_squared_gradient, inputs, fast_mode=True)
