@@ -54,11 +54,11 @@ class StructuredMachine(nn.Module):
         Var y[c] = Var W[c, :] Σ E[σ(g)²] over the channels that feed c, with g standard normal: the block's true
         fan-in, where each channel counts as much as its activation lets through. For relu this is He's rule.
         """
-        mask = self.partition.expand(self.connections).double()
+        mask = self.partition.expand(self.connections)
         moments = [a.second_moment() for a, size in self.activation.runs for _ in range(size)]
-        fan_in = mask @ torch.tensor(moments, dtype=mask.dtype, device="cpu")
-        scale = mask / fan_in.clamp(min=torch.finfo(mask.dtype).tiny).sqrt()[:, None]
-        self.weight.normal_().mul_(scale.to(self.weight))
+        fan_in = (mask * torch.tensor(moments, device="cpu")).sum(1).clamp(min=torch.finfo(torch.float32).tiny)
+        self.weight.normal_().mul_(fan_in.rsqrt().to(self.weight)[:, None])
+        self.weight.masked_fill_(~mask.to(self.weight.device), 0)
         if self.bias is not None:
             self.bias.zero_()
 
@@ -97,7 +97,12 @@ class StructuredMachine(nn.Module):
 
     def split(self, z: Point) -> tuple[Point, ...]:
         """The blocks of a tensor, as views."""
-        return z.split(self.partition.sizes, dim=self.plan.operator.channel_axis)
+        axis, channels = self.plan.operator.channel_axis, self.partition.total
+        if z.shape[axis] != channels:
+            raise ValueError(
+                f"z has {z.shape[axis]} channels, split needs all {channels}: sizes={self.partition.sizes}"
+            )
+        return z.split(self.partition.sizes, dim=axis)
 
     def extra_repr(self) -> str:
         named = (name for name in ("all", "sequential") if block_matrix(name, self.partition) == self.connections)

@@ -3,7 +3,13 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
+from torch.utils.flop_counter import flop_registry
+
+# PyTorch counts the arithmetic of addmm and baddbmm, but not of their in-place forms, which the sweep uses.
+flop_registry.setdefault(torch.ops.aten.addmm_, flop_registry[torch.ops.aten.addmm])
+flop_registry.setdefault(torch.ops.aten.baddbmm_, flop_registry[torch.ops.aten.baddbmm])
 
 
 class Operator(ABC):

@@ -1,0 +1,57 @@
+"""σ stands beside its slope, and the slope is the derivative, to every order."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tolerance import assert_equal
+from torch import nn
+
+from resolvent._activation import ACTIVATIONS, Activations, as_activation
+from resolvent._partition import Partition
+
+KINKED = ("relu", "leaky_relu", "elu", "selu")
+SAMPLES = torch.cat([torch.linspace(-30, 30, 101), torch.linspace(-2, 2, 50)]).double()
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_the_slope_is_the_derivative(name):
+    activation = ACTIVATIONS[name]
+    y = torch.cat([SAMPLES, torch.zeros(1).double()]).requires_grad_()  # at kinks, the slope PyTorch's backward takes
+    (expected,) = torch.autograd.grad(activation.function(y).sum(), y)
+    assert_equal(activation.slope(y.detach()), expected)
+
+
+@pytest.mark.parametrize("name", [name for name in ACTIVATIONS if name not in ("identity", "relu", "leaky_relu")])
+def test_the_slope_is_differentiable(name):
+    activation = ACTIVATIONS[name]
+    y = SAMPLES[SAMPLES != 0].requires_grad_()
+    (first,) = torch.autograd.grad(activation.function(y).sum(), y, create_graph=True)
+    (expected,) = torch.autograd.grad(first.sum(), y)
+    (actual,) = torch.autograd.grad(activation.slope(y).sum(), y)
+    assert_equal(actual, expected)
+
+
+@pytest.mark.parametrize("custom", [lambda y: torch.sin(y) * y, nn.Mish(), F.logsigmoid, nn.Hardtanh(-0.3, 0.4)])
+def test_the_slope_of_a_custom_activation_is_its_derivative(custom):
+    y = SAMPLES.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(custom(y).sum(), y)
+    assert_equal(as_activation(custom).slope(y.detach()), expected)
+
+
+def test_a_known_function_is_recognised():
+    assert as_activation(torch.tanh) is ACTIVATIONS["tanh"]
+    assert as_activation(F.gelu) is ACTIVATIONS["gelu"]
+
+
+@pytest.mark.parametrize(("name", "moment"), [("identity", 1), ("relu", 0.5), ("sin", (1 - math.exp(-2)) / 2)])
+def test_the_second_moment_is_that_of_a_standard_normal(name, moment):
+    assert ACTIVATIONS[name].second_moment() == pytest.approx(moment, rel=2e-3)
+
+
+def test_every_block_has_its_own_activation():
+    sigma = Activations(["tanh", "tanh", "relu"], Partition((1, 2, 1)), channel_axis=-1)
+    y = torch.randn(3, 4, dtype=torch.float64)
+    assert_equal(sigma(y), torch.cat([torch.tanh(y[:, :3]), torch.relu(y[:, 3:])], 1))
+    assert_equal(sigma.slope(y), torch.cat([1 - torch.tanh(y[:, :3]) ** 2, (y[:, 3:] > 0).double()], 1))

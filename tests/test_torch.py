@@ -1,0 +1,184 @@
+"""A machine behaves like any other PyTorch layer."""
+
+import copy
+import pickle
+from functools import partial
+
+import pytest
+import torch
+from cases import ALL_MACHINES, points, randomize
+from tolerance import assert_equal, assert_near
+from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
+from torch.utils.flop_counter import FlopCounterMode
+
+import resolvent as rv
+
+every_machine = pytest.mark.parametrize("name", ALL_MACHINES)
+
+
+def loss_of(machine, parameters, x):
+    return functional_call(machine, parameters, (x,)).pow(3).sum()
+
+
+def build(name):
+    machine = randomize(ALL_MACHINES[name]())
+    return machine, {key: p.detach() for key, p in machine.named_parameters()}, points(machine, 1, (4,))[0]
+
+
+@every_machine
+def test_vjp_and_jvp_are_dual(name):
+    machine, _, x = build(name)
+    dx, seed = points(machine, 2, (4,))
+    z, pull = vjp(machine, x)
+    assert_equal((jvp(machine, (x,), (dx,))[1] * seed).sum(), (pull(seed)[0] * dx).sum())
+    assert_equal(z, machine(x))
+
+
+@every_machine
+def test_forward_and_reverse_jacobians_and_hessians_agree(name):
+    machine, parameters, x = build(name)
+    loss = partial(loss_of, machine)
+    assert_equal(jacfwd(machine)(x[:2]), jacrev(machine)(x[:2]))
+    for argument in (0, 1):
+        actual = hessian(loss, argnums=argument)(parameters, x[:2])
+        expected = jacrev(jacrev(loss, argnums=argument), argnums=argument)(parameters, x[:2])
+        assert_equal(torch.utils._pytree.tree_leaves(actual), torch.utils._pytree.tree_leaves(expected))
+
+
+@every_machine
+def test_vmap_over_inputs_is_a_batch(name):
+    machine, _, x = build(name)
+    assert_equal(vmap(machine)(x), machine(x))
+    assert_equal(vmap(machine, in_dims=-1, out_dims=1)(x.unsqueeze(-1)), machine(x).unsqueeze(1))
+
+
+@every_machine
+def test_vmap_of_grad_gives_per_sample_gradients(name):
+    machine, parameters, x = build(name)
+    per_sample = vmap(grad(partial(loss_of, machine)), in_dims=(None, 0))(parameters, x)
+    for i in range(len(x)):
+        expected = grad(partial(loss_of, machine))(parameters, x[i])
+        assert_equal([g[i] for g in per_sample.values()], list(expected.values()))
+
+
+@every_machine
+def test_vmap_over_weights_is_an_ensemble(name):
+    machine, parameters, x = build(name)
+    ensemble = {key: torch.stack([p, p + 0.1, p - 0.3]) for key, p in parameters.items()}
+    members = [{key: p[i] for key, p in ensemble.items()} for i in range(3)]
+    value_and_gradient = torch.func.grad_and_value(partial(loss_of, machine))
+    gradients, values = vmap(value_and_gradient, in_dims=(0, None))(ensemble, x)
+    per_sample = vmap(vmap(grad(partial(loss_of, machine)), in_dims=(None, 0)), in_dims=(0, None))(ensemble, x)
+    for i, member in enumerate(members):
+        expected, value = value_and_gradient(member, x)
+        assert_equal(values[i], value)
+        assert_equal([g[i] for g in gradients.values()], list(expected.values()))
+        assert_equal([g[i].sum(0) for g in per_sample.values()], list(expected.values()))
+
+
+@every_machine
+@pytest.mark.unchecked
+def test_compile_fullgraph_equals_eager(name):
+    machine, _, _ = build(name)
+    compiled = torch.compile(lambda y0, z0: machine.solve(y0, z0), fullgraph=True, dynamic=True)
+    for batch in (4, 7):
+        y0, z0, v0, u0 = points(machine, 4, (batch,))
+        inputs = [*machine.parameters(), y0.requires_grad_(), z0.requires_grad_()]
+        actual, expected = compiled(y0, z0), machine.solve(y0, z0)
+        assert_equal(actual, expected)
+        assert_equal(
+            torch.autograd.grad(actual, inputs, (v0, u0), materialize_grads=True),
+            torch.autograd.grad(expected, inputs, (v0, u0), materialize_grads=True),
+        )
+
+
+@every_machine
+@pytest.mark.unchecked
+def test_export_with_a_dynamic_batch(name):
+    machine, _, x = build(name)
+    batch = torch.export.Dim("batch")
+    program = torch.export.export(machine, (x,), dynamic_shapes=({0: batch},))
+    for size in (1, 9):
+        (new,) = points(machine, 1, (size,))
+        assert_equal(program.module()(new), machine(new))
+
+
+@every_machine
+def test_copies_and_round_trips_are_the_same_machine(name):
+    machine, _, x = build(name)
+    twin = ALL_MACHINES[name]()
+    twin.load_state_dict(machine.state_dict())
+    for other in (copy.deepcopy(machine), twin):
+        assert torch.equal(other(x), machine(x))
+        assert repr(other) == repr(machine)
+    if "custom" not in name:  # a lambda does not pickle
+        assert torch.equal(pickle.loads(pickle.dumps(machine))(x), machine(x))
+
+
+@every_machine
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_lower_precisions_agree_with_float64(name, dtype):
+    machine, _, x = build(name)
+    low = copy.deepcopy(machine).to(dtype)
+    exact = copy.deepcopy(low).double()
+    x = x.to(dtype)
+    gradients = []
+    for m, point in ((low, x), (exact, x.double())):
+        z = m(point)
+        assert z.dtype == point.dtype
+        gradients.append([z, *torch.autograd.grad(z.sum(), list(m.parameters()))])
+    for actual, expected in zip(*gradients, strict=True):
+        assert_near(actual, expected)
+
+
+@every_machine
+def test_autocast_computes_low_and_differentiates_to_the_parameters_own_precision(name):
+    machine = build(name)[0].float()
+    (x,) = points(machine, 1)
+    with torch.autocast("cpu", torch.bfloat16):
+        y, z = machine.solve(x)
+        dual = machine.dual(y).solve(torch.ones_like(z))
+    assert y.dtype == z.dtype == dual[0].dtype == torch.bfloat16
+    z.float().sum().backward()
+    assert machine.weight.grad is not None
+    assert machine.weight.grad.dtype == torch.float32
+    assert_near(z, machine(x))
+    double = copy.deepcopy(machine).double()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert double(x.double()).dtype == torch.float64
+
+
+@every_machine
+def test_a_frozen_weight_gets_no_gradient_and_costs_none(name):
+    machine, _, x = build(name)
+
+    def backward_flops():
+        z = machine(x.requires_grad_())
+        with FlopCounterMode(display=False) as counter:
+            z.sum().backward()
+        return counter.get_total_flops()
+
+    trained = backward_flops()
+    machine.weight.requires_grad_(False)
+    machine.weight.grad = None
+    assert 2 * backward_flops() == trained
+    assert machine.weight.grad is None
+
+
+def test_meta_construction_allocates_nothing():
+    assert rv.DenseMachine((2, 3), device="meta").weight.is_meta
+
+
+def test_a_machine_is_a_layer_that_trains():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), rv.DenseMachine((2, 8, 8)), torch.nn.Linear(18, 1))
+    x = torch.randn(64, 3)
+    target = (x[:, :1] * x[:, 1:2]).sin()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    losses = []
+    for _ in range(200):
+        optimizer.zero_grad()
+        loss = (model(x) - target).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] / 10
