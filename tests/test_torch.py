@@ -9,6 +9,7 @@ import torch
 from cases import ALL_MACHINES, points, randomize
 from tolerance import assert_equal, assert_near
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 import resolvent as rv
@@ -29,7 +30,7 @@ def build(name):
 def test_vjp_and_jvp_are_dual(name):
     machine, _, x = build(name)
     dx, seed = points(machine, 2, (4,))
-    z, pull = vjp(machine, x)
+    z, pull = vjp(machine, x)[:2]
     assert_equal((jvp(machine, (x,), (dx,))[1] * seed).sum(), (pull(seed)[0] * dx).sum())
     assert_equal(z, machine(x))
 
@@ -42,7 +43,7 @@ def test_forward_and_reverse_jacobians_and_hessians_agree(name):
     for argument in (0, 1):
         actual = hessian(loss, argnums=argument)(parameters, x[:2])
         expected = jacrev(jacrev(loss, argnums=argument), argnums=argument)(parameters, x[:2])
-        assert_equal(torch.utils._pytree.tree_leaves(actual), torch.utils._pytree.tree_leaves(expected))
+        assert_equal(tree_leaves(actual), tree_leaves(expected))
 
 
 @every_machine

@@ -1,7 +1,6 @@
 """The order of the sweep: which rectangle of W is read when, and when a block is activated."""
 
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import groupby
 from typing import NamedTuple
 
@@ -23,22 +22,22 @@ class Activate(NamedTuple):
     channels: slice
 
 
-@dataclass(frozen=True, eq=False)
 class Plan:
     """An operator and the steps of one sweep over its blocks. The products cover the read part of W exactly once."""
 
-    operator: Operator
-    steps: tuple[Product | Activate, ...]
-    transposed: bool = False
+    def __init__(self, operator: Operator, steps: tuple[Product | Activate, ...], dual: "Plan | None" = None):
+        self.operator = operator
+        self.steps = steps
+        self.transposed = dual is not None
+        self.dual = Plan(operator, _reverse(steps), dual=self) if dual is None else dual
+        """The sweep of W*."""
 
-    @cached_property
-    def dual(self) -> "Plan":
-        """The sweep of W*: the same steps backwards, each rectangle transposed."""
-        steps = tuple(
-            Product(to=step.source, source=step.to) if isinstance(step, Product) else step
-            for step in reversed(self.steps)
-        )
-        return Plan(self.operator, steps, not self.transposed)
+
+def _reverse(steps: tuple[Product | Activate, ...]) -> tuple[Product | Activate, ...]:
+    """The same steps backwards, each rectangle transposed."""
+    return tuple(
+        Product(to=step.source, source=step.to) if isinstance(step, Product) else step for step in reversed(steps)
+    )
 
 
 @lru_cache(maxsize=256)

@@ -1,0 +1,26 @@
+"""What the documents show, runs."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.parametrize("page", ["README.md"])
+def test_the_code_of_a_page_runs(page):
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+    assert blocks
+    exec(compile("\n".join(blocks), page, "exec"), {"__name__": page})
+
+
+@pytest.mark.parametrize("example", [["polynomial.py", "--steps", "2"]])
+def test_an_example_runs_and_draws_its_picture(example, tmp_path):
+    script, *options = example
+    picture = tmp_path / "new" / "picture.png"
+    command = [sys.executable, ROOT / "examples" / script, *options, "--out", picture]
+    subprocess.run(command, check=True, cwd=tmp_path, capture_output=True)
+    assert picture.read_bytes().startswith(b"\x89PNG")
