@@ -1,9 +1,11 @@
 """All machines the laws run over, and the same mathematics written the naive way, to hold them to."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -11,41 +13,109 @@ import resolvent as rv
 from resolvent._activation import ACTIVATIONS
 from resolvent._machine import StructuredMachine
 
-SMOOTH = [name for name in ACTIVATIONS if name not in ("relu", "leaky_relu", "elu", "selu", "softplus")]
 
-ALL_MACHINES: dict[str, Callable[[], StructuredMachine]] = {
-    "dense": lambda: rv.DenseMachine((2, 3, 1, 2), "tanh", dtype=torch.float64),
-    "dense, one block": lambda: rv.DenseMachine((3,), "sigmoid", dtype=torch.float64),
-    "dense, sequential, no bias": lambda: rv.DenseMachine(
-        (2, 3, 2), ["identity", "gelu", "silu"], connections="sequential", bias=False, dtype=torch.float64
+@dataclass
+class Case:
+    """A machine and the points to try it on: their extent in space or time, and their batch."""
+
+    machine: Any
+    extent: tuple[int, ...] = ()
+    batch: tuple[int, ...] = (3,)
+
+    def shape(self, channels: int) -> tuple[int, ...]:
+        recurrent = isinstance(self.machine, rv.RecurrentMachine)
+        return (*self.batch, *self.extent, channels) if recurrent else (*self.batch, channels, *self.extent)
+
+    def points(self, count: int) -> tuple[Tensor, ...]:
+        """Random points of machine space."""
+        shape = self.shape(self.machine.partition.total)
+        return tuple(torch.randn(shape, dtype=self.machine.weight.dtype) for _ in range(count))
+
+    @property
+    def channel_axis(self) -> int:
+        return -1 if isinstance(self.machine, rv.RecurrentMachine) else -1 - len(self.extent)
+
+    @property
+    def depth(self) -> int:
+        recurrent = isinstance(self.machine, rv.RecurrentMachine)
+        return self.machine.depth_at(*self.extent) if recurrent else self.machine.depth
+
+
+SOME_CONNECTIONS = [[False] * 4, [True] + [False] * 3, [False] * 4, [True, False, True, False]]
+f64: Any = dict(dtype=torch.float64)
+
+ALL_MACHINES: dict[str, Callable[[], Case]] = {
+    "dense": lambda: Case(rv.DenseMachine((2, 3, 1, 2), "tanh", **f64)),
+    "dense, one block": lambda: Case(rv.DenseMachine((3,), "sigmoid", **f64)),
+    "dense, sequential, no bias": lambda: Case(
+        rv.DenseMachine((2, 3, 2), ["identity", "gelu", "silu"], connections="sequential", bias=False, **f64)
     ),
-    "dense, some connections": lambda: rv.DenseMachine(
-        (1, 2, 2, 3),
-        ["identity", "softsign", "sin", "gelu_tanh"],
-        connections=[[False] * 4, [True] + [False] * 3, [False] * 4, [True, False, True, False]],
-        dtype=torch.float64,
+    "dense, some connections": lambda: Case(
+        rv.DenseMachine((1, 2, 2, 3), ["identity", "softsign", "sin", "gelu_tanh"], connections=SOME_CONNECTIONS, **f64)
     ),
-    "dense, custom activation": lambda: rv.DenseMachine((2, 2, 2), lambda y: torch.sin(y) * y, dtype=torch.float64),
+    "dense, custom activation": lambda: Case(rv.DenseMachine((2, 2, 2), lambda y: torch.sin(y) * y, **f64)),
+    "conv": lambda: Case(rv.ConvMachine((2, 1, 2), "tanh", **f64), (4,)),
+    "conv, causal, kernel longer than the signal": lambda: Case(
+        rv.ConvMachine((1, 2), "silu", kernel_size=5, padding="causal", bias=False, **f64), (3,)
+    ),
+    "conv, two axes, some connections": lambda: Case(
+        rv.ConvMachine(
+            (1, 1, 1, 1), ["identity", "tanh", "sin", "gelu"], kernel_size=(2, 3), connections=SOME_CONNECTIONS, **f64
+        ),
+        (3, 2),
+    ),
+    "conv, three axes, uneven padding": lambda: Case(
+        rv.ConvMachine((1, 1), "sigmoid", kernel_size=(2, 1, 3), padding=[(1, 0), (0, 0), (0, 2)], **f64), (2, 1, 3)
+    ),
+    "recurrent": lambda: Case(rv.RecurrentMachine((1, 2, 1), "tanh", lags=2, **f64), (4,)),
+    "recurrent, sequential": lambda: Case(
+        rv.RecurrentMachine((2, 2, 1), "tanh", connections="sequential", bias=False, **f64), (3,)
+    ),
+    "recurrent, time blocks": lambda: Case(
+        rv.RecurrentMachine((1, 1, 2), ["sin", "tanh", "gelu"], lags=4, time_block=2, **f64), (5,)
+    ),
+    "recurrent, time block longer than the sequence": lambda: Case(
+        rv.RecurrentMachine((1, 2), "softsign", lags=5, time_block=4, **f64), (3,)
+    ),
 }
 
 
 @st.composite
-def machines(draw: st.DrawFn, activations=tuple(ACTIVATIONS), dtype=torch.float64) -> StructuredMachine:
-    """Any machine, with random weights, also where they are not read."""
-    sizes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=6))
+def cases(draw: st.DrawFn, activations=tuple(ACTIVATIONS)) -> Case:
+    """Any machine, with random weights, also where they are not read, and any extent and batch."""
+    kind = draw(st.sampled_from(["dense", "conv", "recurrent"]))
+    sizes = draw(st.lists(st.integers(1, 3), min_size=1, max_size=6 if kind == "dense" else 4))
     n = len(sizes)
-    lower = st.lists(st.booleans(), min_size=n * n, max_size=n * n).map(
-        lambda bits: torch.tensor(bits).reshape(n, n).tril(-1)
-    )
-    connections: Any = draw(st.sampled_from(["all", "sequential"]) | lower)
-    machine = rv.DenseMachine(
-        sizes,
-        draw(st.sampled_from(activations) | st.lists(st.sampled_from(activations), min_size=n, max_size=n)),
+    arguments: dict[str, Any] = dict(
+        activation=draw(st.sampled_from(activations) | st.lists(st.sampled_from(activations), min_size=n, max_size=n)),
         bias=draw(st.booleans()),
-        connections=connections,
-        dtype=dtype,
+        dtype=torch.float64,
     )
-    return randomize(machine, draw(st.integers(0, 2**16)))
+    batch = draw(st.sampled_from([(), (0,), (1,), (3,)] + [(2, 3)] * (kind == "dense")))
+    matrix = st.lists(st.booleans(), min_size=n * n, max_size=n * n).map(lambda b: torch.tensor(b).reshape(n, n))
+    named = st.sampled_from(["all", "sequential"])
+    if kind == "recurrent":
+        lags, time_block = draw(st.integers(0, 4)), draw(st.integers(1, 4))
+        per_lag = st.lists(matrix, min_size=lags + 1, max_size=lags + 1).map(
+            lambda ms: torch.stack([m.tril(-1) if lag < time_block else m for lag, m in enumerate(ms)])
+        )
+        single = matrix if lags >= time_block else matrix.map(lambda m: m.tril(-1))
+        connections: Any = draw(named | single | per_lag if lags else named | single)
+        machine = rv.RecurrentMachine(sizes, lags=lags, time_block=time_block, connections=connections, **arguments)
+        extent = (draw(st.integers(1, 7)),)
+    else:
+        arguments["connections"] = draw(named | matrix.map(lambda m: m.tril(-1)))
+        if kind == "dense":
+            machine, extent = rv.DenseMachine(sizes, **arguments), ()
+        else:
+            axes = draw(st.integers(1, 3))
+            kernel = draw(st.lists(st.integers(1, 4), min_size=axes, max_size=axes))
+            before = [draw(st.integers(0, k - 1)) for k in kernel]
+            pairs = [(b, k - 1 - b) for b, k in zip(before, kernel, strict=True)]
+            padding: Any = draw(st.just("same") | st.just(pairs))
+            machine = rv.ConvMachine(sizes, kernel_size=kernel, padding=padding, **arguments)
+            extent = tuple(draw(st.lists(st.integers(1, 4), min_size=axes, max_size=axes)))
+    return Case(randomize(machine, draw(st.integers(0, 2**16))), extent, batch)
 
 
 def randomize(machine: StructuredMachine, seed: int = 0) -> StructuredMachine:
@@ -55,12 +125,6 @@ def randomize(machine: StructuredMachine, seed: int = 0) -> StructuredMachine:
         if machine.bias is not None:
             machine.bias.normal_()
     return machine
-
-
-def points(machine: StructuredMachine, count: int, batch: tuple[int, ...] = (3,)) -> tuple[Tensor, ...]:
-    """Random points of machine space, full width."""
-    shape = (*batch, machine.partition.total)
-    return tuple(torch.randn(shape, dtype=machine.weight.dtype) for _ in range(count))
 
 
 class _Solve(torch.nn.Module):
@@ -87,36 +151,64 @@ def read_part(machine: StructuredMachine) -> Tensor:
     """True where W is read, entry by entry."""
     owner = [i for i, size in enumerate(machine.partition.sizes) for _ in range(size)]
     mask = torch.zeros(machine.weight.shape, dtype=torch.bool)
-    for c, i in enumerate(owner):
-        for k, j in enumerate(owner):
-            mask[c, k] = machine.connections[i][j]
+    for out, i in enumerate(owner):
+        for into, j in enumerate(owner):
+            for lag, matrix in enumerate(machine.connections.matrices):
+                index = (lag, out, into) if isinstance(machine, rv.RecurrentMachine) else (out, into)
+                mask[index] = matrix[i][j]
     return mask
 
 
-def apply_weight(machine: StructuredMachine, weight: Tensor, z: Tensor) -> Tensor:
-    """W z with the whole masked matrix."""
-    return z @ (weight * read_part(machine)).mT
+def apply_weight(machine: Any, weight: Tensor, z: Tensor) -> Tensor:
+    """W z with the whole masked weight."""
+    weight = weight * read_part(machine)
+    if isinstance(machine, rv.DenseMachine):
+        return z @ weight.mT
+    if isinstance(machine, rv.ConvMachine):
+        return _convolve(machine, z, weight)
+    shifted = [F.pad(z, (0, 0, lag, 0))[..., : z.shape[-2], :] for lag in range(len(weight))]
+    return torch.stack([past @ matrix.mT for past, matrix in zip(shifted, weight, strict=True)]).sum(0)
 
 
-def apply_transpose(machine: StructuredMachine, weight: Tensor, v: Tensor) -> Tensor:
-    """W* v with the whole masked matrix."""
-    return v @ (weight * read_part(machine))
+def _convolve(machine: Any, z: Tensor, weight: Tensor) -> Tensor:
+    padding = machine.operator.padding
+    convolve = (F.conv1d, F.conv2d, F.conv3d)[len(padding) - 1]
+    return convolve(F.pad(z, [p for pair in reversed(padding) for p in pair]), weight)
 
 
-def naive_solve(
-    machine: StructuredMachine, weight: Tensor, bias: Tensor | None, y0: Tensor, z0: Tensor
-) -> tuple[Tensor, Tensor]:
+def apply_transpose(machine: Any, weight: Tensor, v: Tensor) -> Tensor:
+    """W* v, as autograd sees it."""
+    return torch.func.vjp(lambda z: apply_weight(machine, weight, z), torch.zeros_like(v))[1](v)[0]
+
+
+def naive_solve(machine: Any, weight: Tensor, bias: Tensor | None, y0: Tensor, z0: Tensor) -> tuple[Tensor, Tensor]:
     """The program a user would write: a list of blocks and torch.cat, differentiated by autograd."""
-    blocks = machine.partition.blocks
+    blocks, sigma, matrices = machine.partition.blocks, machine.activation.blocks, machine.connections.matrices
+    if isinstance(machine, rv.RecurrentMachine):
+        y0 = y0 if bias is None else y0 + bias
+        ys, zs = [], []
+        for t in range(y0.shape[-2]):
+            ys.append([])
+            zs.append([])
+            for i, rows in enumerate(blocks):
+                y = y0[..., t, rows]
+                for lag, matrix in enumerate(matrices[: t + 1]):
+                    for j, z in enumerate(zs[t - lag]):
+                        if matrix[i][j]:
+                            y = y + z @ weight[lag, rows, blocks[j]].mT
+                ys[t].append(y)
+                zs[t].append(sigma[i].function(y) + z0[..., t, rows])
+        y, z = (torch.stack([torch.cat(step, -1) for step in steps], -2) for steps in (ys, zs))
+        return y, z
+    axis = machine.operator.channel_axis
     if bias is not None:
-        y0 = y0 + bias
-    ys: list[Tensor] = []
-    zs: list[Tensor] = []
-    for i, rows in enumerate(blocks):
-        y = y0[..., rows]
+        y0 = y0 + bias.reshape(-1, *(1,) * (-1 - axis))
+    ys, zs = [], []
+    for i, (y, rows) in enumerate(zip(y0.split(machine.partition.sizes, axis), blocks, strict=True)):
         for j, z in enumerate(zs):
-            if machine.connections[i][j]:
-                y = y + z @ weight[rows, blocks[j]].mT
+            if matrices[0][i][j]:
+                part = weight[rows, blocks[j]]
+                y = y + (z @ part.mT if axis == -1 else _convolve(machine, z, part))
         ys.append(y)
-        zs.append(machine.activation.blocks[i].function(y) + z0[..., rows])
-    return torch.cat(ys, -1), torch.cat(zs, -1)
+        zs.append(sigma[i].function(y) + z0.split(machine.partition.sizes, axis)[i])
+    return torch.cat(ys, axis), torch.cat(zs, axis)

@@ -65,7 +65,7 @@ CALLS = [
     (lambda m: m(torch.zeros(4, 2, dtype=torch.complex64)), TypeError, r"y0 is torch.complex64"),
     (lambda m: m(torch.zeros(4, 2, device="meta")), ValueError, r"y0 is on meta, the machine is on cpu"),
     (lambda m: m([1.0, 2.0]), TypeError, r"y0 must be a tensor, got list"),
-    (lambda m: m(torch.tensor(1.0)), ValueError, r"y0 has shape \(\), it needs at least 1 axes"),
+    (lambda m: m(torch.tensor(1.0)), ValueError, r"y0 has shape \(\), the machine needs \(\.\.\., channels\)"),
     (
         lambda m: m.solve(torch.zeros(4, 2), torch.zeros(3, 2)),
         ValueError,

@@ -4,12 +4,12 @@ import pytest
 import torch
 from cases import (
     ALL_MACHINES,
+    Case,
     apply_transpose,
     apply_weight,
+    cases,
     functional,
-    machines,
     naive_solve,
-    points,
     randomize,
     read_part,
 )
@@ -20,44 +20,46 @@ from torch.testing import assert_close
 
 import resolvent as rv
 
-BATCHES = st.sampled_from([(), (0,), (1,), (3,), (2, 3)])
-
 
 def bias_of(machine):
-    return 0 if machine.bias is None else machine.bias
+    return 0 if machine.bias is None else machine.bias.reshape(-1, *(1,) * (-1 - machine.operator.channel_axis))
 
 
 def cotangents_of(outputs, inputs, seeds):
     return torch.autograd.grad(outputs, inputs, seeds, materialize_grads=True)
 
 
-@given(machines(), BATCHES)
-def test_solve_satisfies_the_machine_equation(machine, batch):
-    y0, z0 = points(machine, 2, batch)
+@given(cases())
+def test_solve_satisfies_the_machine_equation(case):
+    machine = case.machine
+    y0, z0 = case.points(2)
     y, z = machine.solve(y0, z0)
     assert_equal(y, apply_weight(machine, machine.weight, z) + y0 + bias_of(machine))
     assert_equal(z, machine.activation(y) + z0)
 
 
-@given(machines(), BATCHES)
-def test_the_resolvent_is_a_right_inverse_of_id_minus_f(machine, batch):
-    y0, z0 = points(machine, 2, batch)
+@given(cases())
+def test_the_resolvent_is_a_right_inverse_of_id_minus_f(case):
+    machine = case.machine
+    y0, z0 = case.points(2)
     y, z = machine.solve(y0, z0)
     fy, fz = machine.endofunction(y, z)
     assert_equal((y - fy, z - fz), (y0, z0))
 
 
-@given(machines(), BATCHES)
-def test_the_resolvent_is_a_left_inverse_of_id_minus_f(machine, batch):
-    y, z = points(machine, 2, batch)
+@given(cases())
+def test_the_resolvent_is_a_left_inverse_of_id_minus_f(case):
+    machine = case.machine
+    y, z = case.points(2)
     fy, fz = machine.endofunction(y, z)
     assert_equal(machine.solve(y - fy, z - fz), (y, z))
 
 
-@given(machines())
-def test_iterating_depth_times_from_anywhere_gives_the_resolvent(machine):
-    y0, z0, y, z = points(machine, 4)
-    for _ in range(machine.depth + 1):  # h_0 = g + φ with φ in Im f takes one application to reach
+@given(cases())
+def test_iterating_depth_times_from_anywhere_gives_the_resolvent(case):
+    machine = case.machine
+    y0, z0, y, z = case.points(4)
+    for _ in range(case.depth + 1):  # h_0 = g + φ with φ in Im f takes one application to reach
         fy, fz = machine.endofunction(y, z)
         y, z = fy + y0, fz + z0
     assert_equal((y, z), machine.solve(y0, z0))
@@ -65,7 +67,7 @@ def test_iterating_depth_times_from_anywhere_gives_the_resolvent(machine):
 
 def test_fewer_iterations_than_the_depth_may_not_suffice():
     machine = rv.DenseMachine((1, 1, 1, 1), "identity", connections="sequential", dtype=torch.float64)
-    (y0,) = points(machine, 1)
+    (y0,) = Case(machine).points(1)
     y, z = y0, torch.zeros_like(y0)  # the depth sequence h_0 = g
     for step in range(1, machine.depth + 1):
         fy, fz = machine.endofunction(y, z)
@@ -73,34 +75,38 @@ def test_fewer_iterations_than_the_depth_may_not_suffice():
         assert torch.allclose(z, machine(y0)) == (step == machine.depth)
 
 
-@given(machines(), BATCHES)
-def test_the_dual_machine_satisfies_its_equation(machine, batch):
-    y, u0, v0 = points(machine, 3, batch)
+@given(cases())
+def test_the_dual_machine_satisfies_its_equation(case):
+    machine = case.machine
+    y, u0, v0 = case.points(3)
     u, v = machine.dual(y).solve(u0, v0)
     assert_equal(u, apply_transpose(machine, machine.weight, v) + u0)
     assert_equal(v, machine.activation.slope(y) * u + v0)
 
 
-@given(machines(), BATCHES)
-def test_the_derivative_machine_satisfies_its_equation(machine, batch):
-    y, dy0, dz0 = points(machine, 3, batch)
+@given(cases())
+def test_the_derivative_machine_satisfies_its_equation(case):
+    machine = case.machine
+    y, dy0, dz0 = case.points(3)
     dy, dz = machine.tangent(y).solve(dy0, dz0)
     assert_equal(dy, apply_weight(machine, machine.weight, dz) + dy0)
     assert_equal(dz, machine.activation.slope(y) * dy + dz0)
 
 
-@given(machines())
-def test_tangent_and_dual_resolvents_are_dual(machine):
-    y, dy0, dz0, u0, v0 = points(machine, 5)
+@given(cases())
+def test_tangent_and_dual_resolvents_are_dual(case):
+    machine = case.machine
+    y, dy0, dz0, u0, v0 = case.points(5)
     dy, dz = machine.tangent(y).solve(dy0, dz0)
     u, v = machine.dual(y).solve(u0, v0)
     assert_equal((dy * v0).sum() + (dz * u0).sum(), (dy0 * v).sum() + (dz0 * u).sum())
 
 
-@given(machines(), BATCHES)
-def test_backward_is_the_resolvent_of_the_dual(machine, batch):
+@given(cases())
+def test_backward_is_the_resolvent_of_the_dual(case):
+    machine = case.machine
     """Theorem 3: the explicit passes, under no_grad, are what autograd of a naive program returns."""
-    y0, z0, v0, u0 = points(machine, 4, batch)
+    y0, z0, v0, u0 = case.points(4)
     with torch.no_grad():
         y, z = machine.solve(y0, z0)
         u, v = machine.dual(y).solve(u0, v0)
@@ -110,9 +116,10 @@ def test_backward_is_the_resolvent_of_the_dual(machine, batch):
     assert_equal((Q, v, u), expected)
 
 
-@given(machines(), BATCHES)
-def test_autograd_through_the_machine_equals_autograd_through_a_naive_program(machine, batch):
-    y0, z0, v0, u0 = points(machine, 4, batch)
+@given(cases())
+def test_autograd_through_the_machine_equals_autograd_through_a_naive_program(case):
+    machine = case.machine
+    y0, z0, v0, u0 = case.points(4)
     inputs = [*machine.parameters(), y0.requires_grad_(), z0.requires_grad_()]
     outputs = machine.solve(y0, z0)
     naive = naive_solve(machine, machine.weight, machine.bias, y0, z0)
@@ -120,9 +127,10 @@ def test_autograd_through_the_machine_equals_autograd_through_a_naive_program(ma
     assert_equal(cotangents_of(outputs, inputs, (v0, u0)), cotangents_of(naive, inputs, (v0, u0)))
 
 
-@given(machines(activations=("tanh", "sigmoid", "gelu", "sin")))
-def test_forward_mode_is_the_limit_of_finite_differences(machine):
-    y0, z0, dy0, dz0 = points(machine, 4)
+@given(cases(activations=("tanh", "sigmoid", "gelu", "sin")))
+def test_forward_mode_is_the_limit_of_finite_differences(case):
+    machine = case.machine
+    y0, z0, dy0, dz0 = case.points(4)
     function, parameters = functional(machine)
     at = (y0, z0, *parameters)
     direction = (dy0, dz0, *map(torch.randn_like, parameters))
@@ -133,9 +141,10 @@ def test_forward_mode_is_the_limit_of_finite_differences(machine):
         assert_close(tangent, (right - left) / (2 * epsilon), atol=1e-6, rtol=1e-6)
 
 
-@given(machines(), st.floats(allow_nan=True))
-def test_entries_outside_the_read_part_never_matter(machine, junk):
-    y0, z0, v0, u0 = points(machine, 4)
+@given(cases(), st.floats(allow_nan=True))
+def test_entries_outside_the_read_part_never_matter(case, junk):
+    machine = case.machine
+    y0, z0, v0, u0 = case.points(4)
     inputs = (machine.weight, y0.requires_grad_(), z0.requires_grad_())
     outputs = machine.solve(y0, z0)
     cotangents = cotangents_of(outputs, inputs, (v0, u0))
@@ -147,9 +156,10 @@ def test_entries_outside_the_read_part_never_matter(machine, junk):
     assert_close(cotangents_of(spoiled, inputs, (v0, u0)), cotangents, rtol=0, atol=0)
 
 
-@given(machines())
-def test_zero_weight_gives_the_pointwise_map(machine):
-    y0, z0 = points(machine, 2)
+@given(cases())
+def test_zero_weight_gives_the_pointwise_map(case):
+    machine = case.machine
+    y0, z0 = case.points(2)
     with torch.no_grad():
         machine.weight.zero_()
     y, z = machine.solve(y0, z0)
@@ -157,27 +167,31 @@ def test_zero_weight_gives_the_pointwise_map(machine):
     assert_equal(z, machine.activation(y) + z0)
 
 
-@given(machines(), BATCHES)
-def test_short_input_is_zero_extended(machine, batch):
-    (y0,) = points(machine, 1, batch)
+@given(cases())
+def test_short_input_is_zero_extended(case):
+    machine = case.machine
+    (y0,) = case.points(1)
     channels = machine.partition.sizes[0]
-    y0[..., channels:] = 0
-    assert_equal(machine(y0[..., :channels]), machine.solve(y0)[1])
-    assert_equal(machine.solve(y0[..., :channels], y0[..., :1])[1], machine.solve(y0, y0[..., :1])[1])
+    short, rest = y0.split([channels, machine.partition.total - channels], case.channel_axis)
+    rest.zero_()
+    assert_equal(machine(short), machine.solve(y0)[1])
+    assert_equal(machine.solve(y0, short), machine.solve(y0, y0))
 
 
-@given(machines())
-def test_split_gives_the_blocks_as_views(machine):
-    (z,) = points(machine, 1)
+@given(cases())
+def test_split_gives_the_blocks_as_views(case):
+    machine = case.machine
+    (z,) = case.points(1)
     blocks = machine.split(z)
-    assert [block.shape[-1] for block in blocks] == list(machine.partition.sizes)
-    assert_equal(torch.cat(blocks, -1), z)
+    assert [block.shape[case.channel_axis] for block in blocks] == list(machine.partition.sizes)
+    assert_equal(torch.cat(blocks, case.channel_axis), z)
     assert all(block._base is z for block in blocks)
 
 
-@given(machines(), BATCHES)
-def test_inputs_are_never_written_to(machine, batch):
-    tensors = points(machine, 5, batch)
+@given(cases())
+def test_inputs_are_never_written_to(case):
+    machine = case.machine
+    tensors = case.points(5)
     before = [x.clone() for x in tensors]
     y0, z0, y, u0, v0 = tensors
     machine.solve(y0, z0)
@@ -195,9 +209,10 @@ class TestEveryOrder:
     """The linear solve is closed under differentiation, so every derivative is exact."""
 
     def arguments(self, name):
-        machine = randomize(ALL_MACHINES[name]())
-        function, parameters = functional(machine)
-        return function, tuple(x.requires_grad_() for x in (*points(machine, 2, (2,)), *parameters))
+        case = ALL_MACHINES[name]()
+        case.batch = (2,)
+        function, parameters = functional(randomize(case.machine))
+        return function, tuple(x.requires_grad_() for x in (*case.points(2), *parameters))
 
     def test_first_order(self, name):
         assert torch.autograd.gradcheck(*self.arguments(name), check_forward_ad=True, check_batched_grad=True)

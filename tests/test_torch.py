@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from cases import ALL_MACHINES, points, randomize
+from cases import ALL_MACHINES, randomize
 from tolerance import assert_equal, assert_near
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 from torch.utils._pytree import tree_leaves
@@ -22,14 +22,16 @@ def loss_of(machine, parameters, x):
 
 
 def build(name):
-    machine = randomize(ALL_MACHINES[name]())
-    return machine, {key: p.detach() for key, p in machine.named_parameters()}, points(machine, 1, (4,))[0]
+    case = ALL_MACHINES[name]()
+    machine = randomize(case.machine)
+    return case, machine, {key: p.detach() for key, p in machine.named_parameters()}
 
 
 @every_machine
 def test_vjp_and_jvp_are_dual(name):
-    machine, _, x = build(name)
-    dx, seed = points(machine, 2, (4,))
+    case, machine, _ = build(name)
+    (x,) = case.points(1)
+    dx, seed = case.points(2)
     z, pull = vjp(machine, x)[:2]
     assert_equal((jvp(machine, (x,), (dx,))[1] * seed).sum(), (pull(seed)[0] * dx).sum())
     assert_equal(z, machine(x))
@@ -37,7 +39,8 @@ def test_vjp_and_jvp_are_dual(name):
 
 @every_machine
 def test_forward_and_reverse_jacobians_and_hessians_agree(name):
-    machine, parameters, x = build(name)
+    case, machine, parameters = build(name)
+    (x,) = case.points(1)
     loss = partial(loss_of, machine)
     assert_equal(jacfwd(machine)(x[:2]), jacrev(machine)(x[:2]))
     for argument in (0, 1):
@@ -48,14 +51,16 @@ def test_forward_and_reverse_jacobians_and_hessians_agree(name):
 
 @every_machine
 def test_vmap_over_inputs_is_a_batch(name):
-    machine, _, x = build(name)
+    case, machine, _ = build(name)
+    (x,) = case.points(1)
     assert_equal(vmap(machine)(x), machine(x))
     assert_equal(vmap(machine, in_dims=-1, out_dims=1)(x.unsqueeze(-1)), machine(x).unsqueeze(1))
 
 
 @every_machine
 def test_vmap_of_grad_gives_per_sample_gradients(name):
-    machine, parameters, x = build(name)
+    case, machine, parameters = build(name)
+    (x,) = case.points(1)
     per_sample = vmap(grad(partial(loss_of, machine)), in_dims=(None, 0))(parameters, x)
     for i in range(len(x)):
         expected = grad(partial(loss_of, machine))(parameters, x[i])
@@ -64,7 +69,8 @@ def test_vmap_of_grad_gives_per_sample_gradients(name):
 
 @every_machine
 def test_vmap_over_weights_is_an_ensemble(name):
-    machine, parameters, x = build(name)
+    case, machine, parameters = build(name)
+    (x,) = case.points(1)
     ensemble = {key: torch.stack([p, p + 0.1, p - 0.3]) for key, p in parameters.items()}
     members = [{key: p[i] for key, p in ensemble.items()} for i in range(3)]
     value_and_gradient = torch.func.grad_and_value(partial(loss_of, machine))
@@ -80,10 +86,12 @@ def test_vmap_over_weights_is_an_ensemble(name):
 @every_machine
 @pytest.mark.unchecked
 def test_compile_fullgraph_equals_eager(name):
-    machine, _, _ = build(name)
+    case, machine, _ = build(name)
+    torch._dynamo.reset()
     compiled = torch.compile(lambda y0, z0: machine.solve(y0, z0), fullgraph=True, dynamic=True)
     for batch in (4, 7):
-        y0, z0, v0, u0 = points(machine, 4, (batch,))
+        case.batch = (batch,)
+        y0, z0, v0, u0 = case.points(4)
         inputs = [*machine.parameters(), y0.requires_grad_(), z0.requires_grad_()]
         actual, expected = compiled(y0, z0), machine.solve(y0, z0)
         assert_equal(actual, expected)
@@ -96,18 +104,21 @@ def test_compile_fullgraph_equals_eager(name):
 @every_machine
 @pytest.mark.unchecked
 def test_export_with_a_dynamic_batch(name):
-    machine, _, x = build(name)
+    case, machine, _ = build(name)
+    (x,) = case.points(1)
     batch = torch.export.Dim("batch")
     program = torch.export.export(machine, (x,), dynamic_shapes=({0: batch},))
     for size in (1, 9):
-        (new,) = points(machine, 1, (size,))
+        case.batch = (size,)
+        (new,) = case.points(1)
         assert_equal(program.module()(new), machine(new))
 
 
 @every_machine
 def test_copies_and_round_trips_are_the_same_machine(name):
-    machine, _, x = build(name)
-    twin = ALL_MACHINES[name]()
+    case, machine, _ = build(name)
+    (x,) = case.points(1)
+    twin = ALL_MACHINES[name]().machine
     twin.load_state_dict(machine.state_dict())
     for other in (copy.deepcopy(machine), twin):
         assert torch.equal(other(x), machine(x))
@@ -119,7 +130,8 @@ def test_copies_and_round_trips_are_the_same_machine(name):
 @every_machine
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_lower_precisions_agree_with_float64(name, dtype):
-    machine, _, x = build(name)
+    case, machine, _ = build(name)
+    (x,) = case.points(1)
     low = copy.deepcopy(machine).to(dtype)
     exact = copy.deepcopy(low).double()
     x = x.to(dtype)
@@ -134,8 +146,9 @@ def test_lower_precisions_agree_with_float64(name, dtype):
 
 @every_machine
 def test_autocast_computes_low_and_differentiates_to_the_parameters_own_precision(name):
-    machine = build(name)[0].float()
-    (x,) = points(machine, 1)
+    case, machine, _ = build(name)
+    machine.float()
+    (x,) = case.points(1)
     with torch.autocast("cpu", torch.bfloat16):
         y, z = machine.solve(x)
         dual = machine.dual(y).solve(torch.ones_like(z))
@@ -151,7 +164,8 @@ def test_autocast_computes_low_and_differentiates_to_the_parameters_own_precisio
 
 @every_machine
 def test_a_frozen_weight_gets_no_gradient_and_costs_none(name):
-    machine, _, x = build(name)
+    case, machine, _ = build(name)
+    (x,) = case.points(1)
 
     def backward_flops():
         z = machine(x.requires_grad_())

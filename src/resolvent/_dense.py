@@ -1,13 +1,11 @@
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
-from torch import Tensor
 
 from ._activation import Pointwise
 from ._machine import StructuredMachine
 from ._operators import Dense
-from ._partition import Partition
+from ._partition import ConnectionsLike, Partition, connect
 
 
 class DenseMachine(StructuredMachine):
@@ -28,12 +26,17 @@ class DenseMachine(StructuredMachine):
         activation: str | Pointwise | Sequence[str | Pointwise] = "tanh",
         *,
         bias: bool = True,
-        connections: Literal["all", "sequential"] | Sequence[Sequence[bool]] | Tensor = "all",
+        connections: ConnectionsLike = "all",
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
     ):
         partition = Partition(sizes)
-        operator = Dense(partition.total)
         super().__init__(
-            operator, partition, activation, bias=bias, connections=connections, device=device, dtype=dtype
+            Dense(partition.total),
+            partition,
+            activation,
+            bias=bias,
+            connections=connect(connections, partition),
+            device=device,
+            dtype=dtype,
         )

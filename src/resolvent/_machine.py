@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from ._activation import Activations, Pointwise
 from ._operators import Operator
-from ._partition import Partition, block_matrix
-from ._plan import make_plan
+from ._partition import Connections, Partition, connect
+from ._plan import Plan, make_plan
 from ._solve import solve, weight_cotangent
 
 Point = Float[Tensor, "..."]
@@ -34,15 +34,15 @@ class StructuredMachine(nn.Module):
         activation: str | Pointwise | Sequence[str | Pointwise],
         *,
         bias: bool,
-        connections: Literal["all", "sequential"] | Sequence[Sequence[bool]] | Tensor,
+        connections: Connections,
         device: torch.device | str | int | None,
         dtype: torch.dtype | None,
     ):
         super().__init__()
+        self.operator = operator
         self.partition = partition
+        self.connections = connections
         self.activation = Activations(activation, partition, operator.channel_axis)
-        self.connections = block_matrix(connections, partition)
-        self.plan = make_plan(operator, partition, self.connections)
         self.weight = nn.Parameter(torch.empty(operator.weight_shape, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(partition.total, device=device, dtype=dtype)) if bias else None
         self.reset_parameters()
@@ -54,11 +54,13 @@ class StructuredMachine(nn.Module):
         Var y[c] = Var W[c, :] Σ E[σ(g)²] over the channels that feed c, with g standard normal: the block's true
         fan-in, where each channel counts as much as its activation lets through. For relu this is He's rule.
         """
-        mask = self.partition.expand(self.connections)
-        moments = [a.second_moment() for a, size in self.activation.runs for _ in range(size)]
-        fan_in = (mask * torch.tensor(moments, device="cpu")).sum(1).clamp(min=torch.finfo(torch.float32).tiny)
-        self.weight.normal_().mul_(fan_in.rsqrt().to(self.weight)[:, None])
-        self.weight.masked_fill_(~mask.to(self.weight.device), 0)
+        mask = self.operator.mask(self.connections.expand(self.partition))
+        out_axis, in_axis = self.operator.weight_axes
+        power = [a.second_moment() for a, size in self.activation.runs for _ in range(size)]
+        read = mask.movedim((out_axis, in_axis), (0, 1)).flatten(2).sum(2) if mask.ndim > 2 else mask
+        fan_in = (read * torch.tensor(power, device="cpu")).sum(1).clamp(min=torch.finfo(torch.float32).tiny)
+        scale = fan_in.rsqrt().to(self.weight).reshape(-1, *(1,) * (mask.ndim - 1 - out_axis))
+        self.weight.normal_().mul_(scale).masked_fill_(~mask.to(self.weight.device), 0)
         if self.bias is not None:
             self.bias.zero_()
 
@@ -74,12 +76,12 @@ class StructuredMachine(nn.Module):
     def solve(self, y0: Point, z0: Point | None = None) -> tuple[Point, Point]:
         """The resolvent: the (y, z) with y = W z + y0 + bias and z = σ(y) + z0, in one sweep over the blocks."""
         y0, z0 = self._points(y0=y0, z0=z0)
-        return solve(self.plan, self.activation, self._cast(self.weight), self._add_bias(y0), z0)
+        return solve(self.operator, self._plan(y0), self.activation, self._cast(self.weight), self._add_bias(y0), z0)
 
     def endofunction(self, y: Point, z: Point) -> tuple[Point, Point]:
         """f(y, z) = (W z + bias, σ(y)). `solve` inverts id - f."""
         y, z = self._points(y=y, z=z)
-        Wz, _ = solve(self.plan, None, self._cast(self.weight), None, z)
+        Wz, _ = solve(self.operator, self._plan(z), None, self._cast(self.weight), None, z)
         return self._add_bias(Wz), self.activation(y)
 
     def tangent(self, y: Point) -> "Derivative":
@@ -93,11 +95,12 @@ class StructuredMachine(nn.Module):
 
     def weight_cotangent(self, v: Point, z: Point) -> Point:
         """Q = v z* summed over the batch, zero where W is not read: the cotangent of W, from the dual's v."""
-        return weight_cotangent(self.plan, *self._points(v=v, z=z))
+        v, z = self._points(v=v, z=z)
+        return weight_cotangent(self.operator, self._plan(v), v, z)
 
     def split(self, z: Point) -> tuple[Point, ...]:
         """The blocks of a tensor, as views."""
-        axis, channels = self.plan.operator.channel_axis, self.partition.total
+        axis, channels = self.operator.channel_axis, self.partition.total
         if z.shape[axis] != channels:
             raise ValueError(
                 f"z has {z.shape[axis]} channels, split needs all {channels}: sizes={self.partition.sizes}"
@@ -105,18 +108,28 @@ class StructuredMachine(nn.Module):
         return z.split(self.partition.sizes, dim=axis)
 
     def extra_repr(self) -> str:
-        named = (name for name in ("all", "sequential") if block_matrix(name, self.partition) == self.connections)
-        pairs = len(self.partition) * (len(self.partition) - 1) // 2
-        connections = next(named, f"{sum(map(sum, self.connections))} of {pairs}")
-        return (
-            f"sizes={self.partition.sizes}, activation={self.activation}, connections={connections}, "
-            f"bias={self.bias is not None}, depth={self.depth}"
-        )
+        lags, time_block = len(self.connections.matrices) - 1, self.connections.time_block
+        named = {name: connect(name, self.partition, lags, time_block) for name in ("all", "sequential")}
+        counts = [sum(sum(map(sum, matrix)) for matrix in c.matrices) for c in (self.connections, named["all"])]
+        connections = next((name for name, c in named.items() if c == self.connections), f"{counts[0]} of {counts[1]}")
+        fields = dict(sizes=self.partition.sizes, activation=self.activation, **self.operator.arguments)
+        if lags:
+            fields["time_block"] = time_block
+        fields |= dict(connections=connections, bias=self.bias is not None, depth=self.depth)
+        return ", ".join(f"{name}={value}" for name, value in fields.items())
+
+    def _plan(self, x: Tensor, history: int = 0) -> Plan:
+        time_steps = len(range(self.operator.time_steps(x)))  # an int, also where a compiler took it for a symbol
+        return self._plan_at(time_steps, history)
+
+    @torch.compiler.assume_constant_result  # a compiler is not to trace how the plan is built
+    def _plan_at(self, time_steps: int, history: int) -> Plan:
+        return make_plan(self.partition, self.connections, time_steps, history)
 
     def _add_bias(self, y: Tensor) -> Tensor:
         if self.bias is None:
             return y
-        return y + self._cast(self.bias).reshape(-1, *(1,) * (-1 - self.plan.operator.channel_axis))
+        return y + self._cast(self.bias).reshape(-1, *(1,) * (-1 - self.operator.channel_axis))
 
     def _points(self, **points: Tensor | None) -> list[Any]:
         """The given points, checked, zero-extended to all channels and cast as autocast asks; None stays None."""
@@ -131,15 +144,15 @@ class StructuredMachine(nn.Module):
         return list(extended.values())
 
     def _extend(self, name: str, x: Tensor) -> Tensor:
-        operator, channels = self.plan.operator, self.partition.total
+        operator, channels = self.operator, self.partition.total
         if not isinstance(x, Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
         if x.device != self.weight.device:
             raise ValueError(f"{name} is on {x.device}, the machine is on {self.weight.device}")
         if self._cast(x).dtype != self._cast(self.weight).dtype:
             raise TypeError(f"{name} is {x.dtype}, the machine is {self.weight.dtype}")
-        if x.ndim < operator.event_ndim:
-            raise ValueError(f"{name} has shape {tuple(x.shape)}, it needs at least {operator.event_ndim} axes")
+        if x.ndim < operator.event_ndim or (x.ndim > operator.event_ndim + 1 and not operator.any_batch):
+            raise ValueError(f"{name} has shape {tuple(x.shape)}, the machine needs {operator.layout}")
         missing = channels - x.shape[operator.channel_axis]
         if missing < 0:
             raise ValueError(
@@ -173,5 +186,6 @@ class Derivative:
         if y0 is None and z0 is None:
             raise ValueError(f"one of {names[0]}, {names[1]} must be given")
         y0, z0, _ = self.machine._points(**dict(zip(names, (y0, z0), strict=True)), y=self.slope)
-        plan = self.machine.plan.dual if self.transposed else self.machine.plan
-        return solve(plan, self.slope, self.machine._cast(self.machine.weight), y0, z0)
+        plan = self.machine._plan(self.slope)
+        plan = plan.dual if self.transposed else plan
+        return solve(self.machine.operator, plan, self.slope, self.machine._cast(self.machine.weight), y0, z0)

@@ -1,9 +1,13 @@
 """Linear operators, read one rectangle at a time so that the masked part of W is never touched."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
@@ -12,8 +16,31 @@ flop_registry.setdefault(torch.ops.aten.addmm_, flop_registry[torch.ops.aten.add
 flop_registry.setdefault(torch.ops.aten.baddbmm_, flop_registry[torch.ops.aten.baddbmm])
 
 
+class Region(NamedTuple):
+    """Channels at some time steps; where there is no time, all is at step 0."""
+
+    times: range
+    channels: range
+
+
+class Rectangle(NamedTuple):
+    """The part W[lags, to, source] of a weight; where there is no time, the lag is 0."""
+
+    lags: range
+    to: range
+    source: range
+
+
+class Product(NamedTuple):
+    """y[to] += W[lags, to, source] z[source], for times that lie a lag apart."""
+
+    to: Region
+    source: Region
+    lags: range
+
+
 class Operator(ABC):
-    """How a weight acts on points, without its ordering.
+    """How a weight acts on points, whatever the order in which it is read.
 
     Points are `(batch, *event)` and weights `weight_shape`, or both carry one leading axis more: an ensemble of
     weights, each acting on its own points.
@@ -21,48 +48,219 @@ class Operator(ABC):
 
     channel_axis: int
     event_ndim: int
+    weight_shape: tuple[int, ...]
+    weight_axes: tuple[int, int]  # where a weight has its output and its input channels
+    layout: str
+    any_batch: bool = False  # whether a point may have any number of batch axes, not only one or none
 
     @property
-    @abstractmethod
-    def weight_shape(self) -> tuple[int, ...]: ...
+    def arguments(self) -> dict[str, object]:
+        """What a machine with this operator was made with, besides what all machines share."""
+        return {}
 
     @abstractmethod
-    def transpose(self, weight: Tensor) -> Tensor:
-        """The weight of W*, to be read with `to` and `source` exchanged."""
+    def product(self, weight: Tensor, transposed: bool) -> Callable[[Tensor, Tensor, Product], None]:
+        """The in-place y[to] += W z[source] as a function of (y, z, product); with W* for W when transposed."""
 
     @abstractmethod
-    def accumulate(self, y: Tensor, weight: Tensor, z: Tensor, to: slice, source: slice) -> None:
-        """y[to] += W[to, source] z[source], in place."""
+    def accumulate_cotangent(self, Q: Tensor, v: Tensor, z: Tensor, rectangle: Rectangle, history: int) -> None:
+        """Q[rectangle] += v z* in place, summed over the batch and space or time; v counts from step `history` on."""
 
     @abstractmethod
-    def accumulate_cotangent(self, weight: Tensor, v: Tensor, z: Tensor, to: slice, source: slice) -> None:
-        """weight[to, source] += v[to] z[source]*, summed over the batch, in place."""
+    def mask(self, channels: Tensor) -> Tensor:
+        """The mask `[lag, out, in]`, in the shape of a weight."""
+
+    def part(self, x: Tensor, region: Region) -> Tensor:
+        """x[region], as a view."""
+        return _narrow(x, self.channel_axis, region.channels)
+
+    def time_steps(self, x: Tensor) -> int:
+        return 1
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True)
 class Dense(Operator):
     """W of shape (n, n), `[out, in]`, on points (..., n)."""
 
     channels: int
     channel_axis = -1
     event_ndim = 1
+    weight_axes = (0, 1)
+    layout = "(..., channels)"
+    any_batch = True
+
+    def __post_init__(self):
+        self.weight_shape = (self.channels, self.channels)
+
+    def product(self, weight: Tensor, transposed: bool) -> Callable[[Tensor, Tensor, Product], None]:
+        W = weight.mT if transposed else weight
+
+        def add(y: Tensor, z: Tensor, product: Product) -> None:
+            rectangle = _narrow(_narrow(W, -2, product.to.channels), -1, product.source.channels)
+            _add_product(self.part(y, product.to), self.part(z, product.source), rectangle.mT)
+
+        return add
+
+    def accumulate_cotangent(self, Q: Tensor, v: Tensor, z: Tensor, rectangle: Rectangle, history: int) -> None:
+        _, to, source = rectangle
+        _add_product(_narrow(_narrow(Q, -2, to), -1, source), _narrow(v, -1, to).mT, _narrow(z, -1, source))
+
+    def mask(self, channels: Tensor) -> Tensor:
+        return channels[0]
+
+
+@dataclass(unsafe_hash=True)
+class Conv(Operator):
+    """W of shape (n, n, *kernel), acting as y[t] = Σ_k W[k] z[t + k - before] on points (batch, n, *space)."""
+
+    channels: int
+    kernel: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    """(before, after) for each axis, with before + after = kernel - 1."""
+    weight_axes = (0, 1)
 
     @property
-    def weight_shape(self) -> tuple[int, ...]:
-        return (self.channels, self.channels)
+    def arguments(self) -> dict[str, object]:
+        return dict(kernel_size=self.kernel, padding=self.padding)
 
-    def transpose(self, weight: Tensor) -> Tensor:
-        return weight.mT
+    def __post_init__(self):
+        axes = len(self.kernel)
+        self.channel_axis = -1 - axes
+        self.event_ndim = 1 + axes
+        self.weight_shape = (self.channels, self.channels, *self.kernel)
+        self.layout = f"(batch, channels, {', '.join(['space'] * axes)}) or the same without batch"
 
-    def accumulate(self, y: Tensor, weight: Tensor, z: Tensor, to: slice, source: slice) -> None:
-        _add_product(y[..., to], z[..., source], weight[..., to, source].mT)
+    def product(self, weight: Tensor, transposed: bool) -> Callable[[Tensor, Tensor, Product], None]:
+        axis, space = self.channel_axis, tuple(range(-len(self.kernel), 0))
+        W = weight.transpose(axis - 1, axis).flip(space) if transposed else weight
+        convolve = (F.conv1d, F.conv2d, F.conv3d)[len(space) - 1]
+        common, excess = self._paddings(transposed)
+        convolve = partial(convolve, padding=common)
+        if weight.ndim > len(self.weight_shape):
+            convolve = torch.func.vmap(convolve)
 
-    def accumulate_cotangent(self, weight: Tensor, v: Tensor, z: Tensor, to: slice, source: slice) -> None:
-        _add_product(weight[..., to, source], v[..., to].mT, z[..., source])
+        def add(y: Tensor, z: Tensor, product: Product) -> None:
+            rectangle = _narrow(_narrow(W, axis - 1, product.to.channels), axis, product.source.channels)
+            self.part(y, product.to).add_(convolve(_pad(self.part(z, product.source), excess), rectangle))
+
+        return add
+
+    def accumulate_cotangent(self, Q: Tensor, v: Tensor, z: Tensor, rectangle: Rectangle, history: int) -> None:
+        _, to, source = rectangle
+        axis, ones = self.channel_axis, [1] * len(self.kernel)
+        common, excess = self._paddings(transposed=False)
+        part = _narrow(_narrow(Q, axis - 1, to), axis, source)
+
+        def cotangent(v: Tensor, z: Tensor, part: Tensor) -> Tensor:
+            zeros, wanted = [0] * len(ones), [False, True, False]
+            return torch.ops.aten.convolution_backward(v, z, part, None, ones, common, ones, False, zeros, 1, wanted)[1]
+
+        if Q.ndim > len(self.weight_shape):
+            cotangent = torch.func.vmap(cotangent)
+        part.add_(cotangent(_narrow(v, axis, to), _pad(_narrow(z, axis, source), excess), part))
+
+    def mask(self, channels: Tensor) -> Tensor:
+        return channels[0].reshape(self.channels, self.channels, *(1,) * len(self.kernel)).expand(self.weight_shape)
+
+    def _paddings(self, transposed: bool) -> tuple[list[int], tuple[int, ...]]:
+        """What the convolution pads on both sides by itself, and the rest, as `F.pad` wants it: last axis first."""
+        pairs = [pair[::-1] for pair in self.padding] if transposed else self.padding
+        common = [min(pair) for pair in pairs]
+        return common, tuple(p - c for pair, c in zip(pairs[::-1], common[::-1], strict=True) for p in pair)
+
+
+@dataclass(unsafe_hash=True)
+class Lagged(Operator):
+    """W of shape (lags + 1, n, n), `[lag, out, in]`, acting as y[t] = Σ_τ W[τ] z[t - τ] on points (batch, time, n)."""
+
+    channels: int
+    lags: int
+    channel_axis = -1
+    event_ndim = 2
+    weight_axes = (1, 2)
+    layout = "(batch, time, channels) or the same without batch"
+
+    @property
+    def arguments(self) -> dict[str, object]:
+        return dict(lags=self.lags)
+
+    def __post_init__(self):
+        self.weight_shape = (self.lags + 1, self.channels, self.channels)
+
+    def product(self, weight: Tensor, transposed: bool) -> Callable[[Tensor, Tensor, Product], None]:
+        W = weight.mT if transposed else weight
+        # [(lag, in), out] with the longest lag first: the past of one step, in the order of time, is one vector.
+        past = _merge(weight.flip(-3).mT.contiguous(), -3)
+
+        def add(y: Tensor, z: Tensor, product: Product) -> None:
+            to, source, lags = product
+            step, window = (source, to) if transposed else (to, source)
+            if len(step.times) == 1 and len(window.channels) == self.channels:
+                stop = (self.lags + 1 - lags.start) * self.channels
+                rows = range(stop - len(window.times) * self.channels, stop)
+                rectangle = _narrow(_narrow(past, -2, rows), -1, step.channels)
+                y_part, z_part = (
+                    x.view(*x.shape[:-2], x.shape[-2] * x.shape[-1]) for x in (self.part(y, to), self.part(z, source))
+                )
+                _add_product(y_part, z_part, rectangle.mT if transposed else rectangle)
+                return
+            for lag in lags:
+                shift = -lag if transposed else lag
+                times = range(
+                    max(to.times.start, source.times.start + shift), min(to.times.stop, source.times.stop + shift)
+                )
+                if times:
+                    y_part = self.part(y, Region(times, to.channels))
+                    z_part = self.part(z, Region(_shift(times, -shift), source.channels))
+                    if len(times) == 1:
+                        y_part, z_part = y_part.squeeze(-2), z_part.squeeze(-2)
+                    rectangle = _narrow(_narrow(W.select(-3, lag), -2, to.channels), -1, source.channels)
+                    _add_product(y_part, z_part, rectangle.mT)
+
+        return add
+
+    def accumulate_cotangent(self, Q: Tensor, v: Tensor, z: Tensor, rectangle: Rectangle, history: int) -> None:
+        lags, to, source = rectangle
+        for lag in lags:
+            times = range(max(lag, history), self.time_steps(v))
+            if times:
+                v_rows = _merge(self.part(v, Region(times, to)).contiguous(), -3)
+                z_rows = _merge(self.part(z, Region(_shift(times, -lag), source)).contiguous(), -3)
+                _add_product(_narrow(_narrow(Q.select(-3, lag), -2, to), -1, source), v_rows.mT, z_rows)
+
+    def mask(self, channels: Tensor) -> Tensor:
+        return channels
+
+    def part(self, x: Tensor, region: Region) -> Tensor:
+        return _narrow(_narrow(x, -2, region.times), -1, region.channels)
+
+    def time_steps(self, x: Tensor) -> int:
+        return x.shape[-2]
+
+
+def _narrow(x: Tensor, axis: int, part: range) -> Tensor:
+    return x.narrow(axis, part.start, len(part))
+
+
+def _merge(x: Tensor, axis: int) -> Tensor:
+    """x with `axis` and the next one as one, as a view."""
+    axis += x.ndim
+    return x.view(*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :])
+
+
+def _shift(part: range, by: int) -> range:
+    return range(part.start + by, part.stop + by)
+
+
+def _pad(x: Tensor, padding: tuple[int, ...]) -> Tensor:
+    return F.pad(x, padding) if any(padding) else x
 
 
 def _add_product(out: Tensor, a: Tensor, b: Tensor) -> None:
-    if out.ndim == 2:
+    """out += a b, without a copy of the product where the library can do so."""
+    if a.ndim == b.ndim == 2:
         out.addmm_(a, b)
-    else:
+    elif a.ndim == b.ndim == 3:
         out.baddbmm_(a, b)
+    else:
+        out.add_(a @ (b.unsqueeze(-3) if b.ndim > 2 else b))

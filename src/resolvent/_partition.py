@@ -9,8 +9,30 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Connections = tuple[tuple[bool, ...], ...]
-"""A strictly lower triangular block matrix `[to][from]`."""
+BlockMatrix = tuple[tuple[bool, ...], ...]
+"""True at `[i][j]` where block j feeds block i."""
+
+ConnectionsLike = Literal["all", "sequential"] | Sequence[Sequence[bool]] | Sequence[Sequence[Sequence[bool]]] | Tensor
+
+
+def integer(name: str, value: int, minimum: int) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    if value < minimum:
+        raise ValueError(f"{name} must be at least {minimum}, got {value}")
+    return operator.index(value)
+
+
+def positive_integers(name: str, values: Sequence[int]) -> tuple[int, ...]:
+    try:
+        integers = tuple(operator.index(value) for value in values if not isinstance(value, bool))
+    except TypeError:
+        integers = None
+    if integers is None or len(integers) < len(values):
+        raise TypeError(f"{name} must be a sequence of integers, got {values!r}")
+    if not integers or min(integers) < 1:
+        raise ValueError(f"{name} must be one or more positive integers, got {values!r}")
+    return integers
 
 
 @dataclass(frozen=True, init=False)
@@ -24,15 +46,7 @@ class Partition:
     sizes: tuple[int, ...]
 
     def __init__(self, sizes: Sequence[int]):
-        try:
-            integers = tuple(operator.index(size) for size in sizes if not isinstance(size, bool))
-        except TypeError:
-            integers = None
-        if integers is None or len(integers) < len(sizes):
-            raise TypeError(f"sizes must be a sequence of integers, got {sizes!r}")
-        if not integers or min(integers) < 1:
-            raise ValueError(f"sizes must be one or more positive integers, got {sizes!r}")
-        object.__setattr__(self, "sizes", integers)
+        object.__setattr__(self, "sizes", positive_integers("sizes", sizes))
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -46,39 +60,71 @@ class Partition:
         ends = tuple(accumulate(self.sizes))
         return tuple(map(slice, (0, *ends), ends))
 
-    def expand(self, connections: Connections) -> Tensor:
-        """The block matrix as a mask over single indices."""
-        sizes = torch.tensor(self.sizes, device="cpu")
-        return torch.tensor(connections, device="cpu").repeat_interleave(sizes, 0).repeat_interleave(sizes, 1)
+
+@dataclass(frozen=True)
+class Connections:
+    """A block matrix for each lag: where W is read. Dense and convolutional machines have lag 0 alone.
+
+    An edge at lag τ goes strictly forward for every t when it goes to a later block or, for τ ≥ time_block, anywhere.
+    """
+
+    matrices: tuple[BlockMatrix, ...]
+    time_block: int = 1
+
+    def __post_init__(self):
+        object.__setattr__(self, "_hash", hash((self.matrices, self.time_block)))  # long lags make it costly
+
+    def __hash__(self) -> int:
+        return self._hash  # pyright: ignore[reportAttributeAccessIssue]
+
+    def expand(self, partition: Partition) -> Tensor:
+        """The mask `[lag, out, in]` over single channels."""
+        sizes = torch.tensor(partition.sizes, device="cpu")
+        return torch.tensor(self.matrices, device="cpu").repeat_interleave(sizes, 1).repeat_interleave(sizes, 2)
 
 
-def block_matrix(
-    connections: Literal["all", "sequential"] | Sequence[Sequence[bool]] | Tensor, partition: Partition
-) -> Connections:
-    """The connections as a matrix: True at `[i][j]` where block j feeds block i, which needs j < i."""
+def connect(connections: ConnectionsLike, partition: Partition, lags: int = 0, time_block: int = 1) -> Connections:
+    """The connections by name, from one block matrix `[to, from]` or, with lags, from one per lag.
+
+    Of a single matrix, the lags below `time_block` read only the part that goes to later blocks.
+    """
     n = len(partition)
     if isinstance(connections, str):
-        named = {"all": lambda i, j: j < i, "sequential": lambda i, j: j == i - 1}
+        earlier, later = torch.ones(n, n, dtype=torch.bool, device="cpu").tril(-1), torch.eye(n, device="cpu") > 0
+        named = {"all": (earlier, torch.ones_like(earlier)), "sequential": (later.roll(1, 0) & earlier, later)}
         if connections not in named:
             raise ValueError(
                 f"connections={connections!r} is unknown: use {', '.join(map(repr, named))} "
                 "or a boolean block matrix [to, from]"
             )
-        return tuple(tuple(named[connections](i, j) for j in range(n)) for i in range(n))
+        matrix = torch.stack([named[connections][lag >= time_block] for lag in range(lags + 1)])
+    else:
+        matrix = _checked(connections, n, lags, partition)
+        if matrix.ndim == 2:
+            long = lags >= time_block
+            matrix = torch.stack([matrix.tril(-1) if long and lag < time_block else matrix for lag in range(lags + 1)])
+        for lag, i, j in matrix[:time_block].nonzero().tolist():
+            if j >= i:
+                raise ValueError(
+                    f"connections[{f'{lag}, ' if lags else ''}{i}, {j}] feeds block {j} into block {i}: only earlier "
+                    "blocks may feed later ones" + (f" at lags below time_block={time_block}" if lags else "")
+                )
+    matrices: dict[BlockMatrix, BlockMatrix] = {}  # lags that are connected alike share one matrix
+    rows = (tuple(map(tuple, lag)) for lag in matrix.tolist())
+    return Connections(tuple(matrices.setdefault(lag, lag) for lag in rows), time_block)
+
+
+def _checked(connections: Sequence | Tensor, n: int, lags: int, partition: Partition) -> Tensor:
     try:
         matrix = torch.as_tensor(connections, device="cpu")
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(f"connections must be a boolean block matrix, got {connections!r}") from None
     if matrix.dtype != torch.bool:
         raise TypeError(f"connections must be boolean, got {matrix.dtype}")
-    if matrix.shape != (n, n):
+    if matrix.shape != (n, n) and not (lags and matrix.shape == (lags + 1, n, n)):
         raise ValueError(
-            f"connections has shape {tuple(matrix.shape)}, {n} blocks need ({n}, {n}): sizes={partition.sizes}"
+            f"connections has shape {tuple(matrix.shape)}, {n} blocks need ({n}, {n})"
+            + (f" or, with lags={lags}, ({lags + 1}, {n}, {n})" if lags else "")
+            + f": sizes={partition.sizes}"
         )
-    backward = [(i, j) for i, j in matrix.nonzero().tolist() if j >= i]
-    if backward:
-        i, j = backward[0]
-        raise ValueError(
-            f"connections[{i}, {j}] feeds block {j} into block {i}: only earlier blocks may feed later ones"
-        )
-    return tuple(map(tuple, matrix.tolist()))
+    return matrix

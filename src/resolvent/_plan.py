@@ -1,66 +1,105 @@
 """The order of the sweep: which rectangle of W is read when, and when a block is activated."""
 
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ._operators import Operator
+from ._operators import Product, Rectangle, Region
 from ._partition import Connections, Partition
 
 
-class Product(NamedTuple):
-    """y[to] += W[to, source] z[source]."""
-
-    to: slice
-    source: slice
-
-
 class Activate(NamedTuple):
-    """z[channels] += σ(y[channels])."""
+    """z[region] += σ(y[region])."""
 
+    region: Region
     block: int
-    channels: slice
+
+
+Step = Product | Activate
 
 
 class Plan:
-    """An operator and the steps of one sweep over its blocks. The products cover the read part of W exactly once."""
+    """The steps of one sweep. Its dual reads W* in the same steps backwards, each product transposed.
 
-    def __init__(self, operator: Operator, steps: tuple[Product | Activate, ...], dual: "Plan | None" = None):
-        self.operator = operator
+    At every time step the products read each connected entry of W exactly once; the first `history` steps of a point
+    are given, not computed. All is plain data, so that a compiler can take a plan as a constant.
+    """
+
+    def __init__(self, steps: tuple[Step, ...], history: int, dual: "Plan | None" = None):
         self.steps = steps
+        self.history = history
         self.transposed = dual is not None
-        self.dual = Plan(operator, _reverse(steps), dual=self) if dual is None else dual
-        """The sweep of W*."""
+        self.dual = dual or Plan(tuple(map(_transpose, reversed(steps))), history, dual=self)
+        products = (step for step in (self.dual if dual else self).steps if isinstance(step, Product))
+        self.rectangles = tuple(dict.fromkeys(Rectangle(p.lags, p.to.channels, p.source.channels) for p in products))
+        """The read part of W, without overlap."""
 
 
-def _reverse(steps: tuple[Product | Activate, ...]) -> tuple[Product | Activate, ...]:
-    """The same steps backwards, each rectangle transposed."""
-    return tuple(
-        Product(to=step.source, source=step.to) if isinstance(step, Product) else step for step in reversed(steps)
-    )
+def _transpose(step: Step) -> Step:
+    return Product(to=step.source, source=step.to, lags=step.lags) if isinstance(step, Product) else step
 
 
 @lru_cache(maxsize=256)
-def make_plan(operator: Operator, partition: Partition, connections: Connections) -> Plan:
-    """Halve the blocks; solve the first half, add its effect on the second, solve the second."""
-    blocks = partition.blocks
+def make_plan(partition: Partition, connections: Connections, time_steps: int, history: int) -> Plan:
+    """Time block after time block: what earlier time blocks bring, then a sweep over the channel blocks.
 
-    def sweep(first: int, last: int) -> list[Product | Activate]:
-        if last - first == 1:
-            return [Activate(first, blocks[first])]
-        middle = (first + last) // 2
-        return sweep(first, middle) + list(effect(range(middle, last), range(first, middle))) + sweep(middle, last)
+    That sweep halves the blocks: it solves the first half, adds its effect on the second, solves the second.
+    """
+    time_block, lags = connections.time_block, range(len(connections.matrices))
+    channels = [range(block.start, block.stop) for block in partition.blocks]
+    everything = range(len(partition))
 
-    def effect(to: range, source: range):
-        """Rectangles that cover the connected pairs: equal neighbouring rows, cut into runs of connected columns."""
-        for row, group in groupby(to, key=lambda i: tuple(connections[i][j] for j in source)):
-            rows = list(group)
-            for connected, run in groupby(source, key=lambda j: row[j - source.start]):
-                columns = list(run)
-                if connected:
-                    yield Product(
-                        to=slice(blocks[rows[0]].start, blocks[rows[-1]].stop),
-                        source=slice(blocks[columns[0]].start, blocks[columns[-1]].stop),
-                    )
+    def cover(lags: range, to: range, source: range) -> Iterator[Rectangle]:
+        """Disjoint rectangles over the connected pairs: lags that agree, equal neighbouring rows, runs of columns."""
 
-    return Plan(operator, tuple(sweep(0, len(partition))))
+        def rows_at(lag: int) -> list[tuple[bool, ...]]:
+            return [connections.matrices[lag][i][source.start : source.stop] for i in to]
+
+        for rows, same_lags in _runs(lags, rows_at):
+            for row, same_rows in _runs(to, lambda i: rows[i - to.start]):  # noqa: B023
+                for connected, columns in _runs(source, lambda j: row[j - source.start]):  # noqa: B023
+                    if connected:
+                        yield Rectangle(same_lags, _join(channels, same_rows), _join(channels, columns))
+
+    def sweep(blocks: range) -> list[Rectangle | int]:
+        if len(blocks) == 1:
+            return [blocks[0]]
+        first, second = blocks[: len(blocks) // 2], blocks[len(blocks) // 2 :]
+        return sweep(first) + list(cover(lags[:time_block], second, first)) + sweep(second)
+
+    recurrence = list(cover(lags[time_block:], everything, everything))
+    depth = sweep(everything)
+    steps: list[Step] = []
+    for start in range(history, history + time_steps, time_block):
+        times = range(start, min(start + time_block, history + time_steps))
+        for rectangle in recurrence:
+            # With more lags than steps, a step at a time: its window of the past is then one long vector.
+            pieces = [range(t, t + 1) for t in times] if len(rectangle.lags) > len(times) else [times]
+            steps += [product for piece in pieces for product in _products(rectangle, piece)]
+        for item in depth:
+            if isinstance(item, int):
+                steps.append(Activate(Region(times, channels[item]), item))
+            else:
+                steps += _products(item, times)
+    return Plan(tuple(steps), history)
+
+
+def _products(rectangle: Rectangle, times: range) -> list[Product]:
+    """The rectangle's effect on the given times, if it reaches back to any step at all."""
+    lags, to, source = rectangle
+    past = range(max(0, times.start - lags.stop + 1), times.stop - lags.start)
+    return [Product(to=Region(times, to), source=Region(past, source), lags=lags)] if past else []
+
+
+def _runs(items: range, key: Callable[[int], Any]) -> Iterator[tuple[Any, range]]:
+    """Neighbouring items with equal keys, and that key."""
+    start = items.start
+    for value, group in groupby(items, key):
+        stop = start + sum(1 for _ in group)
+        yield value, range(start, stop)
+        start = stop
+
+
+def _join(channels: list[range], blocks: range) -> range:
+    return range(channels[blocks[0]].start, channels[blocks[-1]].stop)

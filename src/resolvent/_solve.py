@@ -12,11 +12,17 @@ from torch import Tensor
 from torch.autograd import Function
 
 from ._activation import Activations
-from ._plan import Plan, Product
+from ._operators import Operator, Product
+from ._plan import Plan
 
 
 def solve(
-    plan: Plan, sigma: Activations | Tensor | None, weight: Tensor, y0: Tensor | None, z0: Tensor | None
+    operator: Operator,
+    plan: Plan,
+    sigma: Activations | Tensor | None,
+    weight: Tensor,
+    y0: Tensor | None,
+    z0: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """The (y, z) with y = W z + y0 and z = σ(y) + z0; with `plan.dual`, W* stands for W.
 
@@ -25,20 +31,19 @@ def solve(
     """
     function = _Solve if torch.compiler.is_compiling() else _SolveForwardMode
     activations, slope = (None, sigma) if isinstance(sigma, Tensor) else (sigma, None)
-    return function.apply(plan, activations, slope, weight, y0, z0)
+    return function.apply(operator, plan, activations, slope, weight, y0, z0)
 
 
-def weight_cotangent(plan: Plan, v: Tensor, z: Tensor, ensemble_ndim: int = 0) -> Tensor:
+def weight_cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor, ensemble_ndim: int = 0) -> Tensor:
     """Q = v z*, summed over the batch, where the plan reads W, and zero elsewhere."""
     function = _WeightCotangent if torch.compiler.is_compiling() else _WeightCotangentForwardMode
-    return function.apply(plan, v, z, ensemble_ndim)
+    return function.apply(operator, plan, v, z, ensemble_ndim)
 
 
 class _Solve(Function):
     @staticmethod
-    def forward(plan, activations, slope, weight, y0, z0):
+    def forward(operator, plan, activations, slope, weight, y0, z0):
         like = z0 if y0 is None else y0
-        operator, axis = plan.operator, plan.operator.channel_axis
         ensemble_ndim = weight.ndim - len(operator.weight_shape)
         y, z = (
             _flatten(
@@ -52,23 +57,21 @@ class _Solve(Function):
             slope = _flatten(slope, ensemble_ndim, operator.event_ndim)
         if ensemble_ndim > 1:
             weight = weight.flatten(0, ensemble_ndim - 1)
-        if plan.transposed:
-            weight = operator.transpose(weight)
+        add_product = operator.product(weight, plan.transposed)
         for step in plan.steps:
             if isinstance(step, Product):
-                operator.accumulate(y, weight, z, step.to, step.source)
+                add_product(y, z, step)
                 continue
-            start, size = step.channels.start, step.channels.stop - step.channels.start
-            y_block, z_block = y.narrow(axis, start, size), z.narrow(axis, start, size)
+            y_part, z_part = operator.part(y, step.region), operator.part(z, step.region)
             if activations is not None:
-                z_block.add_(activations.blocks[step.block].function(y_block))
+                z_part.add_(activations.blocks[step.block].function(y_part))
             elif slope is not None:
-                z_block.addcmul_(slope.narrow(axis, start, size), y_block)
+                z_part.addcmul_(operator.part(slope, step.region), y_part)
         return y.view(like.shape), z.view(like.shape)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        ctx.plan, ctx.activations, slope, weight, _, _ = inputs
+        ctx.operator, ctx.plan, ctx.activations, slope, weight, _, _ = inputs
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(slope, weight, *output)
         ctx.save_for_forward(slope, weight, *output)
@@ -77,82 +80,82 @@ class _Solve(Function):
     def backward(ctx, v0, u0):
         slope, weight, y, z = ctx.saved_tensors
         if v0 is None and u0 is None:
-            return (None,) * 6
-        u, v = solve(ctx.plan.dual, _slope(ctx, slope, y), weight, u0, v0)
-        slope_cotangent = u * y if ctx.needs_input_grad[2] else None
+            return (None,) * 7
+        u, v = solve(ctx.operator, ctx.plan.dual, _slope(ctx, slope, y), weight, u0, v0)
+        slope_cotangent = u * y if ctx.needs_input_grad[3] else None
         Q = None
-        if ctx.needs_input_grad[3]:
+        if ctx.needs_input_grad[4]:
             plan, to, source = (ctx.plan.dual, z, v) if ctx.plan.transposed else (ctx.plan, v, z)
-            Q = weight_cotangent(plan, to, source, weight.ndim - len(plan.operator.weight_shape))
+            Q = weight_cotangent(ctx.operator, plan, to, source, weight.ndim - len(ctx.operator.weight_shape))
         return (
+            None,
             None,
             None,
             slope_cotangent,
             Q,
-            v if ctx.needs_input_grad[4] else None,
-            u if ctx.needs_input_grad[5] else None,
+            v if ctx.needs_input_grad[5] else None,
+            u if ctx.needs_input_grad[6] else None,
         )
 
     @staticmethod
-    def vmap(info, in_dims, plan, activations, slope, weight, y0, z0):
+    def vmap(info, in_dims, operator, plan, activations, slope, weight, y0, z0):
         # A mapped weight opens an ensemble axis in front; other mapped axes are one batch axis more.
-        axis = 0 if in_dims[3] is not None else weight.ndim - len(plan.operator.weight_shape)
-        weight = weight if in_dims[3] is None else weight.movedim(in_dims[3], 0)
+        axis = 0 if in_dims[4] is not None else weight.ndim - len(operator.weight_shape)
+        weight = weight if in_dims[4] is None else weight.movedim(in_dims[4], 0)
         slope, y0, z0 = (
             _with_axis(x, dim, axis, info.batch_size)
-            for x, dim in zip((slope, y0, z0), (in_dims[2], in_dims[4], in_dims[5]), strict=True)
+            for x, dim in zip((slope, y0, z0), (in_dims[3], *in_dims[5:]), strict=True)
         )
         sigma = slope if activations is None else activations
-        return solve(plan, sigma, weight, y0, z0), (axis, axis)
+        return solve(operator, plan, sigma, weight, y0, z0), (axis, axis)
 
 
 class _SolveForwardMode(_Solve):
     @staticmethod
-    def jvp(ctx, _plan, _activations, dslope, dweight, dy0, dz0):
+    def jvp(ctx, _operator, _plan, _activations, dslope, dweight, dy0, dz0):
         slope, weight, y, z = ctx.saved_tensors
         if dweight is not None:
-            dy0, _ = solve(ctx.plan, None, dweight, dy0, z)
+            dy0, _ = solve(ctx.operator, ctx.plan, None, dweight, dy0, z)
         if dslope is not None:
             dz0 = dslope * y if dz0 is None else dz0 + dslope * y
-        return solve(ctx.plan, _slope(ctx, slope, y), weight, dy0, dz0)
+        return solve(ctx.operator, ctx.plan, _slope(ctx, slope, y), weight, dy0, dz0)
 
 
 class _WeightCotangent(Function):
     @staticmethod
-    def forward(plan, v, z, ensemble_ndim):
-        operator = plan.operator
+    def forward(operator, plan, v, z, ensemble_ndim):
         ensemble = v.shape[:ensemble_ndim]
         Q = v.new_zeros((*((prod(ensemble),) if ensemble else ()), *operator.weight_shape))
         v, z = (_flatten(x, ensemble_ndim, operator.event_ndim) for x in (v, z))
-        for step in plan.steps:
-            if isinstance(step, Product):
-                operator.accumulate_cotangent(Q, v, z, step.to, step.source)
+        for rectangle in plan.rectangles:
+            operator.accumulate_cotangent(Q, v, z, rectangle, plan.history)
         return Q.view(*ensemble, *operator.weight_shape)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        ctx.plan, v, z, ctx.ensemble_ndim = inputs
+        ctx.operator, ctx.plan, v, z, ctx.ensemble_ndim = inputs
         ctx.save_for_backward(v, z)
         ctx.save_for_forward(v, z)
 
     @staticmethod
     def backward(ctx, dweight):
         v, z = ctx.saved_tensors
-        return None, solve(ctx.plan, None, dweight, None, z)[0], solve(ctx.plan.dual, None, dweight, None, v)[0], None
+        dv, _ = solve(ctx.operator, ctx.plan, None, dweight, None, z)
+        dz, _ = solve(ctx.operator, ctx.plan.dual, None, dweight, None, v)
+        return None, None, dv, dz, None
 
     @staticmethod
-    def vmap(info, in_dims, plan, v, z, ensemble_ndim):
-        v, z = (_with_axis(x, dim, 0, info.batch_size) for x, dim in ((v, in_dims[1]), (z, in_dims[2])))
-        return weight_cotangent(plan, v, z, ensemble_ndim + 1), 0
+    def vmap(info, in_dims, operator, plan, v, z, ensemble_ndim):
+        v, z = (_with_axis(x, dim, 0, info.batch_size) for x, dim in ((v, in_dims[2]), (z, in_dims[3])))
+        return weight_cotangent(operator, plan, v, z, ensemble_ndim + 1), 0
 
 
 class _WeightCotangentForwardMode(_WeightCotangent):
     @staticmethod
-    def jvp(ctx, _plan, dv, dz, _ensemble_ndim):
+    def jvp(ctx, _operator, _plan, dv, dz, _ensemble_ndim):
         v, z = ctx.saved_tensors
-        return weight_cotangent(ctx.plan, dv, z, ctx.ensemble_ndim) + weight_cotangent(
-            ctx.plan, v, dz, ctx.ensemble_ndim
-        )
+        product_rule = ((dv, z), (v, dz))
+        return sum(weight_cotangent(ctx.operator, ctx.plan, *factors, ctx.ensemble_ndim) for factors in product_rule)
 
 
 def _slope(ctx, slope: Tensor | None, y: Tensor) -> Tensor | None:

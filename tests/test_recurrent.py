@@ -1,0 +1,208 @@
+"""Recurrent machines: as networks nobody here wrote, continued, streamed, and on sequences of different lengths."""
+
+import pytest
+import torch
+from cases import Case, cases, randomize
+from hypothesis import given
+from hypothesis import strategies as st
+from tolerance import assert_equal
+from torch import nn
+from torch.func import functional_call, grad, vmap
+
+import resolvent as rv
+
+f64 = torch.float64
+recurrent_cases = cases().filter(lambda case: isinstance(case.machine, rv.RecurrentMachine))
+
+
+@pytest.mark.parametrize("nonlinearity", ["tanh", "relu"])
+def test_sequential_connections_at_lag_one_are_a_stacked_rnn(nonlinearity):
+    inputs, hidden, layers = 3, 4, 3
+    rnn = nn.RNN(inputs, hidden, layers, nonlinearity=nonlinearity, batch_first=True, dtype=f64)
+    machine = rv.RecurrentMachine(
+        (inputs, *[hidden] * layers), ["identity"] + [nonlinearity] * layers, connections="sequential", dtype=f64
+    )
+    blocks = machine.partition.blocks
+    assert machine.bias is not None
+    with torch.no_grad():
+        machine.weight[1, blocks[0], blocks[0]] = 0  # an RNN's input does not remember
+        for k in range(layers):
+            to, source = blocks[k + 1], blocks[k]
+            machine.weight[0, to, source] = getattr(rnn, f"weight_ih_l{k}")
+            machine.weight[1, to, to] = getattr(rnn, f"weight_hh_l{k}")
+            machine.bias[to] = getattr(rnn, f"bias_ih_l{k}") + getattr(rnn, f"bias_hh_l{k}")
+
+    x = torch.randn(5, 7, inputs, dtype=f64, requires_grad=True)
+    expected = rnn(x)[0]
+    actual = machine.split(machine(x))[-1]
+    assert_equal(actual, expected)
+
+    seed = torch.randn_like(expected)
+    theirs = dict(
+        zip(
+            [n for n, _ in rnn.named_parameters()],
+            torch.autograd.grad(expected, rnn.parameters(), seed, retain_graph=True),
+            strict=True,
+        )
+    )
+    assert_equal(torch.autograd.grad(actual, x, seed, retain_graph=True), torch.autograd.grad(expected, x, seed))
+    dW, db = torch.autograd.grad(actual, [machine.weight, machine.bias], seed)
+    for k in range(layers):
+        to, source = blocks[k + 1], blocks[k]
+        ours = [dW[0, to, source], dW[1, to, to], db[to], db[to]]
+        assert_equal(ours, [theirs[f"{name}_l{k}"] for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")])
+
+
+@given(st.integers(0, 5), st.integers(1, 7), st.integers(0, 3))
+def test_a_time_block_as_long_as_the_sequence_is_a_causal_convolution(lags, time_steps, more):
+    """One operator with two partitions gives both networks."""
+    sizes = (2, 1, 3)
+    recurrent = rv.RecurrentMachine(sizes, lags=lags, time_block=max(lags + 1, time_steps + more), dtype=f64)
+    conv = rv.ConvMachine(sizes, kernel_size=lags + 1, padding="causal", dtype=f64)
+    randomize(recurrent)
+    conv.load_state_dict({"weight": recurrent.weight.flip(0).permute(1, 2, 0), "bias": recurrent.bias})
+    y0, z0 = Case(recurrent, (time_steps,)).points(2)
+    assert_equal(recurrent.solve(y0, z0), [x.mT for x in conv.solve(y0.mT, z0.mT)])
+
+
+@given(recurrent_cases, st.data())
+def test_a_sequence_may_be_continued_from_its_history(case, data):
+    machine, (time_steps,) = case.machine, case.extent
+    y0, z0 = case.points(2)
+    cut = data.draw(st.integers(0, time_steps))
+    y, z = machine.solve(y0, z0)
+    first = machine.solve(y0[..., :cut, :], z0[..., :cut, :])
+    second = machine.solve(y0[..., cut:, :], z0[..., cut:, :], history=first[1])
+    assert_equal(tuple(torch.cat(pair, -2) for pair in zip(first, second, strict=True)), (y, z))
+
+
+@given(recurrent_cases, st.data())
+def test_the_history_carries_the_cotangent(case, data):
+    machine, (time_steps,) = case.machine, case.extent
+    cut = data.draw(st.integers(0, time_steps))
+    y0, v0, u0 = case.points(3)
+    inputs = [y0.requires_grad_(), *machine.parameters()]
+    expected = torch.autograd.grad(machine.solve(y0), inputs, (v0, u0), materialize_grads=True)
+    first = machine.solve(y0[..., :cut, :])
+    second = machine.solve(y0[..., cut:, :], history=first[1])
+    outputs = [torch.cat(pair, -2) for pair in zip(first, second, strict=True)]
+    assert_equal(torch.autograd.grad(outputs, inputs, (v0, u0), materialize_grads=True), expected)
+
+
+def test_derivatives_by_the_history_are_exact_to_second_order():
+    machine = randomize(rv.RecurrentMachine((1, 2), lags=2, dtype=f64))
+    y0, history = (
+        torch.randn(2, 3, 3, dtype=f64, requires_grad=True),
+        torch.randn(2, 2, 3, dtype=f64, requires_grad=True),
+    )
+    weight = machine.weight.detach().clone().requires_grad_()
+
+    class Continue(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.machine = machine
+
+        def forward(self, y0, history):
+            return self.machine.solve(y0, history=history)
+
+    def function(y0, history, weight):
+        return functional_call(Continue(), {"machine.weight": weight}, (y0, history))
+
+    assert torch.autograd.gradcheck(function, (y0, history, weight), check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(function, (y0, history, weight), check_fwd_over_rev=True)
+
+
+def test_detaching_the_history_truncates_backpropagation():
+    machine = randomize(rv.RecurrentMachine((1, 2), dtype=f64))
+    x = torch.randn(2, 6, 1, dtype=f64, requires_grad=True)
+    _, past = machine.solve(x[:, :3])
+    _, z = machine.solve(x[:, 3:], history=past.detach())
+    (gradient,) = torch.autograd.grad(z.sum(), x)
+    assert gradient[:, :3].count_nonzero() == 0
+    assert gradient[:, 3:].count_nonzero() > 0
+
+
+@given(recurrent_cases)
+def test_streaming_gives_the_numbers_of_the_whole_sequence(case):
+    machine, (time_steps,) = case.machine, case.extent
+    (x,) = case.points(1)
+    z = machine(x)
+    state = machine.initial_state(*case.batch)
+    for t in range(time_steps):
+        z_t, state = machine.step(x[..., t, :], state)
+        assert_equal(z_t, z[..., t, :])
+        assert state.shape == (*case.batch, machine.operator.lags, machine.partition.total)
+
+
+@given(recurrent_cases.filter(lambda case: case.batch == (3,)), st.data())
+def test_past_its_length_a_sequence_is_zero_and_has_no_influence(case, data):
+    machine, (time_steps,) = case.machine, case.extent
+    lengths = data.draw(st.lists(st.integers(0, time_steps), min_size=3, max_size=3))
+    y0, z0, v0, u0 = case.points(4)
+    for sequence, length in enumerate(lengths):
+        y0[sequence, length:] = float("nan")  # not even NaN gets out
+    inputs = [machine.weight, y0.requires_grad_(), z0.requires_grad_()]
+    outputs = machine.solve(y0, z0, lengths=lengths)
+    cotangents = torch.autograd.grad(outputs, inputs, (v0, u0))
+    total = torch.zeros_like(machine.weight)
+    for i, length in enumerate(lengths):
+        alone = [x[i, :length].detach().requires_grad_() for x in (y0, z0)]
+        expected = machine.solve(*alone)
+        dW, *others = torch.autograd.grad(
+            expected, [machine.weight, *alone], (v0[i, :length], u0[i, :length]), materialize_grads=True
+        )
+        total += dW
+        for actual, e in zip((*outputs, *cotangents[1:]), (*expected, *others), strict=True):
+            assert_equal(actual[i, :length], e)
+            assert actual[i, length:].count_nonzero() == 0
+    assert_equal(cotangents[0], total)
+    assert_equal(machine.solve(y0, lengths=torch.tensor(lengths))[1], machine(y0, lengths=lengths))
+
+
+def test_per_sample_gradients_with_lengths():
+    machine = randomize(rv.RecurrentMachine((1, 2), lags=2, dtype=f64))
+    parameters = {name: p.detach() for name, p in machine.named_parameters()}
+    x, lengths = torch.randn(3, 5, 1, dtype=f64), torch.tensor([5, 2, 0])
+
+    def loss(parameters, x, lengths):
+        return functional_call(machine, parameters, (x,), {"lengths": lengths}).square().sum()
+
+    per_sample = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, x, lengths)
+    whole = grad(loss)(parameters, x, lengths)
+    assert_equal([g.sum(0) for g in per_sample.values()], list(whole.values()))
+
+
+def test_lags_as_long_as_the_sequence():
+    time_steps = 1024
+    machine = rv.RecurrentMachine((1, 2), lags=time_steps - 1, dtype=f64)
+    x = torch.randn(2, time_steps, 3, dtype=f64)
+    y, z = machine.solve(x)
+    W, n = machine.weight * machine.operator.mask(machine.connections.expand(machine.partition)), 1024
+    spectrum = torch.einsum("bti,toi->bto", torch.fft.rfft(z, 2 * n, 1), torch.fft.rfft(W, 2 * n, 0))
+    assert_equal(y, torch.fft.irfft(spectrum, 2 * n, 1)[:, :n] + x)
+    z.sum().backward()
+
+
+def test_a_sequence_of_no_steps_is_empty():
+    machine = rv.RecurrentMachine((1, 2), lags=2)
+    assert machine(torch.zeros(4, 0, 1)).shape == (4, 0, 3)
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_a_hundred_steps_neither_die_nor_explode(activation):
+    machine = rv.RecurrentMachine((32, 64, 64), ["identity", activation, activation], lags=3)
+    y, _ = machine.solve(torch.randn(64, 100, 32))
+    scales = torch.stack([block.square().mean().sqrt() for block in machine.split(y)])
+    assert scales.min() > 0.5
+    assert scales.max() < 2.5
+
+
+def test_depth_grows_with_time():
+    machine = rv.RecurrentMachine((1, 1, 1), lags=3, time_block=2)
+    assert [machine.depth_at(t) for t in (1, 2, 3, 5)] == [5, 5, 11, 17]
+
+
+def test_the_repr_says_the_architecture():
+    assert repr(rv.RecurrentMachine((2, 4), lags=3, time_block=2)) == (
+        "RecurrentMachine(sizes=(2, 4), activation=tanh, lags=3, time_block=2, connections=all, bias=True, depth=3)"
+    )
