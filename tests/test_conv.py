@@ -10,6 +10,7 @@ from torch import nn
 import resolvent as rv
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
 @pytest.mark.parametrize("kernel_size", [3, 4, (3, 2), (5, 3, 2)])
 def test_sequential_connections_are_stacked_convolutions(kernel_size):
     axes = 1 if isinstance(kernel_size, int) else len(kernel_size)
@@ -28,6 +29,7 @@ def test_sequential_connections_are_stacked_convolutions(kernel_size):
     assert machine.bias is not None
     with torch.no_grad():
         for conv, (source, to) in zip(convs, edges, strict=True):
+            assert conv.bias is not None
             machine.weight[to, source] = conv.weight
             machine.bias[to] = conv.bias
 

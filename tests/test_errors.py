@@ -51,14 +51,56 @@ CONSTRUCTION = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "error", "message"), CONSTRUCTION)
-def test_construction(arguments, error, message):
+CONV = [
+    (dict(kernel_size=0), ValueError, r"kernel_size must be one or more positive integers, got \[0\]"),
+    (dict(kernel_size=2.5), TypeError, r"kernel_size must be a sequence of integers, got 2.5"),
+    (dict(kernel_size=()), ValueError, r"kernel_size must be one or more positive integers, got \(\)"),
+    (dict(kernel_size=(1, 1, 1, 1)), ValueError, r"kernel_size has 4 axes, at most 3 are possible"),
+    (
+        dict(padding="valid"),
+        ValueError,
+        r"padding='valid' is unknown: use 'same', 'causal' or one \(before, after\) pair",
+    ),
+    (dict(padding="causal", kernel_size=(3, 3)), ValueError, r"padding='causal' is for one axis, .* has 2"),
+    (dict(padding=(0, 0)), ValueError, r"padding \(0, 0\) with a kernel of 3 would change the shape: .* must be 2"),
+    (
+        dict(padding=[(1, 1)], kernel_size=(3, 3)),
+        ValueError,
+        r"padding=\[\(1, 1\)\] must be one \(before, after\) pair for",
+    ),
+    (dict(padding=(3, -1)), ValueError, r"padding=\(3, -1\) must be integers of at least 0"),
+    (dict(padding=1), TypeError, r"padding must be 'same', 'causal' or one \(before, after\) pair per axis, got 1"),
+]
+RECURRENT = [
+    (dict(lags=-1), ValueError, r"lags must be at least 0, got -1"),
+    (dict(lags=1.0), TypeError, r"lags must be an integer, got 1.0"),
+    (dict(time_block=0), ValueError, r"time_block must be at least 1, got 0"),
+    (dict(connections=torch.ones(3, 3) > 0, lags=0), ValueError, r"connections\[0, 0\] feeds block 0 into block 0"),
+    (
+        dict(connections=torch.ones(2, 3, 3) > 0),
+        ValueError,
+        r"connections\[0, 0, 0\] feeds block 0 into block 0: .* at lags below time_block=1",
+    ),
+    (
+        dict(connections=torch.ones(5, 3, 3) > 0),
+        ValueError,
+        r"connections has shape \(5, 3, 3\), 3 blocks need \(3, 3\) or, with lags=1, \(2, 3, 3\)",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "error", "message"),
+    [(rv.DenseMachine, *row) for row in CONSTRUCTION]
+    + [(rv.ConvMachine, *row) for row in CONV]
+    + [(rv.RecurrentMachine, *row) for row in RECURRENT],
+)
+def test_construction(kind, arguments, error, message):
     with pytest.raises(error, match=message):
-        rv.DenseMachine(**{"sizes": (2, 3, 1), **arguments})
+        kind(**{"sizes": (2, 3, 1), **arguments})
 
 
-f32 = torch.float32
-CALLS = [
+DENSE_CALLS = [
     (lambda m: m(torch.zeros(4, 12)), ValueError, r"y0 has 12 channels, the machine has 10: sizes=\(2, 4, 3, 1\)"),
     (lambda m: m(torch.zeros(4, 2, dtype=torch.int64)), TypeError, r"y0 is torch.int64, the machine is torch.float32"),
     (lambda m: m(torch.zeros(4, 2).double()), TypeError, r"y0 is torch.float64, the machine is torch.float32"),
@@ -83,9 +125,72 @@ CALLS = [
 ]
 
 
-@pytest.mark.parametrize(("call", "error", "message"), CALLS)
-def test_calls(call, error, message):
-    machine = rv.DenseMachine((2, 4, 3, 1))
+CONV_CALLS = [
+    (lambda m: m(torch.zeros(4)), ValueError, r"y0 has shape \(4,\), the machine needs \(batch, channels, space\) or"),
+    (
+        lambda m: m(torch.zeros(1, 4, 2, 5)),
+        ValueError,
+        r"y0 has shape \(1, 4, 2, 5\), the machine needs \(batch, channels",
+    ),
+    (lambda m: m(torch.zeros(4, 12, 5)), ValueError, r"y0 has 12 channels, the machine has 10"),
+    (
+        lambda m: m.solve(torch.zeros(4, 2, 5), torch.zeros(4, 2, 6)),
+        ValueError,
+        r"y0 and z0 must agree in all but their channels, zero-extended they are \(4, 10, 5\) and \(4, 10, 6\)",
+    ),
+]
+RECURRENT_CALLS = [
+    (lambda m: m(torch.zeros(4)), ValueError, r"y0 has shape \(4,\), the machine needs \(batch, time, channels\) or"),
+    (lambda m: m(torch.zeros(1, 4, 2, 5)), ValueError, r"y0 has shape \(1, 4, 2, 5\), the machine needs \(batch, time"),
+    (
+        lambda m: m.solve(torch.zeros(4, 5, 2), history=torch.zeros(4, 1, 2)),
+        ValueError,
+        r"history has shape \(4, 1, 2\), it needs all 10 channels and the batch of y0: \(4, 1, 10\)",
+    ),
+    (
+        lambda m: m.solve(torch.zeros(4, 5, 2), history=torch.zeros(3, 1, 10)),
+        ValueError,
+        r"history has shape \(3, 1, 10\), it needs",
+    ),
+    (
+        lambda m: m.solve(torch.zeros(4, 5, 2), history=torch.zeros(10)),
+        ValueError,
+        r"history has shape \(10,\), the machine",
+    ),
+    (
+        lambda m: m.solve(torch.zeros(4, 5, 2), history=torch.zeros(4, 1, 10).double()),
+        TypeError,
+        r"history is torch.float64",
+    ),
+    (
+        lambda m: m.step(torch.zeros(4, 1, 2), m.initial_state(4)),
+        ValueError,
+        r"x has shape \(4, 1, 2\), one step .* 2 axes",
+    ),
+    (lambda m: m(torch.zeros(4, 5, 2), lengths=[1, 2, 6, 0]), ValueError, r"lengths must be from 0 to 5, got 6"),
+    (lambda m: m(torch.zeros(4, 5, 2), lengths=[1, 2, -1, 0]), ValueError, r"lengths must be from 0 to 5, got -1"),
+    (
+        lambda m: m(torch.zeros(4, 5, 2), lengths=[1, 2]),
+        ValueError,
+        r"lengths must be integers of shape \(4,\), one for each sequence, got torch.int64 of shape \(2,\)",
+    ),
+    (
+        lambda m: m(torch.zeros(4, 5, 2), lengths=[1.0] * 4),
+        ValueError,
+        r"lengths must be integers .* got torch.float32",
+    ),
+    (lambda m: m.depth_at(0), ValueError, r"time_steps must be at least 1, got 0"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "call", "error", "message"),
+    [(rv.DenseMachine, *row) for row in DENSE_CALLS]
+    + [(rv.ConvMachine, *row) for row in CONV_CALLS]
+    + [(rv.RecurrentMachine, *row) for row in RECURRENT_CALLS],
+)
+def test_calls(kind, call, error, message):
+    machine = kind((2, 4, 3, 1))
     before = {name: p.clone() for name, p in machine.state_dict().items()}
     with pytest.raises(error, match=message):
         call(machine)

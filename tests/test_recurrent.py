@@ -12,7 +12,7 @@ from torch.func import functional_call, grad, vmap
 import resolvent as rv
 
 f64 = torch.float64
-recurrent_cases = cases().filter(lambda case: isinstance(case.machine, rv.RecurrentMachine))
+recurrent_cases = cases(kinds=("recurrent",))
 
 
 @pytest.mark.parametrize("nonlinearity", ["tanh", "relu"])
@@ -38,15 +38,11 @@ def test_sequential_connections_at_lag_one_are_a_stacked_rnn(nonlinearity):
     assert_equal(actual, expected)
 
     seed = torch.randn_like(expected)
-    theirs = dict(
-        zip(
-            [n for n, _ in rnn.named_parameters()],
-            torch.autograd.grad(expected, rnn.parameters(), seed, retain_graph=True),
-            strict=True,
-        )
-    )
-    assert_equal(torch.autograd.grad(actual, x, seed, retain_graph=True), torch.autograd.grad(expected, x, seed))
-    dW, db = torch.autograd.grad(actual, [machine.weight, machine.bias], seed)
+    names, parameters = zip(*rnn.named_parameters(), strict=True)
+    expected_dx, *gradients = torch.autograd.grad(expected, [x, *parameters], seed)
+    theirs = dict(zip(names, gradients, strict=True))
+    dx, dW, db = torch.autograd.grad(actual, [x, machine.weight, machine.bias], seed)
+    assert_equal(dx, expected_dx)
     for k in range(layers):
         to, source = blocks[k + 1], blocks[k]
         ours = [dW[0, to, source], dW[1, to, to], db[to], db[to]]
@@ -194,7 +190,7 @@ def test_a_hundred_steps_neither_die_nor_explode(activation):
     y, _ = machine.solve(torch.randn(64, 100, 32))
     scales = torch.stack([block.square().mean().sqrt() for block in machine.split(y)])
     assert scales.min() > 0.5
-    assert scales.max() < 2.5
+    assert scales.max() < 2
 
 
 def test_depth_grows_with_time():

@@ -83,12 +83,17 @@ def test_vmap_over_weights_is_an_ensemble(name):
         assert_equal([g[i].sum(0) for g in per_sample.values()], list(expected.values()))
 
 
-@every_machine
 @pytest.mark.unchecked
-def test_compile_fullgraph_equals_eager(name):
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    # Inductor takes half a minute a machine: one of each kind.
+    [(name, "aot_eager") for name in ALL_MACHINES]
+    + [(name, "inductor") for name in ("dense", "conv", "recurrent, sequential")],
+)
+def test_compile_fullgraph_equals_eager(name, backend):
     case, machine, _ = build(name)
     torch._dynamo.reset()
-    compiled = torch.compile(lambda y0, z0: machine.solve(y0, z0), fullgraph=True, dynamic=True)
+    compiled = torch.compile(machine.solve, fullgraph=True, dynamic=True, backend=backend)
     for batch in (4, 7):
         case.batch = (batch,)
         y0, z0, v0, u0 = case.points(4)

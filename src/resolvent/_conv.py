@@ -57,6 +57,8 @@ def _pairs(padding: str | Sequence, kernel: tuple[int, ...]) -> tuple[tuple[int,
         return ((kernel[0] - 1, 0),)
     if isinstance(padding, str):
         raise ValueError(f"padding={padding!r} is unknown: use 'same', 'causal' or one (before, after) pair per axis")
+    if not isinstance(padding, Sequence):
+        raise TypeError(f"padding must be 'same', 'causal' or one (before, after) pair per axis, got {padding!r}")
     pairs = [padding] if len(kernel) == 1 and all(isinstance(p, int) for p in padding) else list(padding)
     if len(pairs) != len(kernel) or any(not isinstance(pair, Sequence) or len(pair) != 2 for pair in pairs):
         raise ValueError(f"padding={padding!r} must be one (before, after) pair for each axis of kernel_size={kernel}")

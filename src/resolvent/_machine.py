@@ -59,6 +59,7 @@ class StructuredMachine(nn.Module):
         power = [a.second_moment() for a, size in self.activation.runs for _ in range(size)]
         read = mask.movedim((out_axis, in_axis), (0, 1)).flatten(2).sum(2) if mask.ndim > 2 else mask
         fan_in = (read * torch.tensor(power, device="cpu")).sum(1).clamp(min=torch.finfo(torch.float32).tiny)
+        fan_in[: self.partition.sizes[0]] *= 2  # what recurs into the first block meets the input there
         scale = fan_in.rsqrt().to(self.weight).reshape(-1, *(1,) * (mask.ndim - 1 - out_axis))
         self.weight.normal_().mul_(scale).masked_fill_(~mask.to(self.weight.device), 0)
         if self.bias is not None:
@@ -119,8 +120,8 @@ class StructuredMachine(nn.Module):
         return ", ".join(f"{name}={value}" for name, value in fields.items())
 
     def _plan(self, x: Tensor, history: int = 0) -> Plan:
-        time_steps = len(range(self.operator.time_steps(x)))  # an int, also where a compiler took it for a symbol
-        return self._plan_at(time_steps, history)
+        # len(range(·)) is an int, also where a compiler has a symbol for the number of steps.
+        return self._plan_at(len(range(self.operator.time_steps(x) - history)), history)
 
     @torch.compiler.assume_constant_result  # a compiler is not to trace how the plan is built
     def _plan_at(self, time_steps: int, history: int) -> Plan:
