@@ -17,7 +17,7 @@ def test_the_code_of_a_page_runs(page):
     exec(compile("\n".join(blocks), page, "exec"), {"__name__": page})
 
 
-@pytest.mark.parametrize("example", [["polynomial.py", "--steps", "2"]])
+@pytest.mark.parametrize("example", [["polynomial.py", "--steps", "2"], ["sine.py", "--steps", "2"]])
 def test_an_example_runs_and_draws_its_picture(example, tmp_path):
     script, *options = example
     picture = tmp_path / "new" / "picture.png"

@@ -204,6 +204,7 @@ def test_depth_is_twice_the_blocks_minus_one():
     assert rv.DenseMachine((2, 4, 3, 1)).depth == 7
 
 
+@pytest.mark.unchecked  # type checks would make it five times as slow
 @pytest.mark.parametrize("name", ALL_MACHINES)
 class TestEveryOrder:
     """The linear solve is closed under differentiation, so every derivative is exact."""

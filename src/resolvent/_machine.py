@@ -164,7 +164,7 @@ class StructuredMachine(nn.Module):
     def _cast(self, x: Tensor) -> Tensor:
         """x in the precision autocast asks for; like autocast, float64 and integers are left alone."""
         device = self.weight.device.type
-        if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
+        if device == "meta" or not torch.is_autocast_enabled(device):
             return x
         return x.to(torch.get_autocast_dtype(device)) if x.is_floating_point() and x.dtype != torch.float64 else x
 

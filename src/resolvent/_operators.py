@@ -1,7 +1,8 @@
 """Linear operators, read one rectangle at a time so that the masked part of W is never touched."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -102,7 +103,7 @@ class Dense(Operator):
         return add
 
     def accumulate_cotangent(self, Q: Tensor, v: Tensor, z: Tensor, rectangle: Rectangle, history: int) -> None:
-        _, to, source = rectangle
+        to, source = rectangle.to, rectangle.source
         _add_product(_narrow(_narrow(Q, -2, to), -1, source), _narrow(v, -1, to).mT, _narrow(z, -1, source))
 
     def mask(self, channels: Tensor) -> Tensor:
@@ -141,12 +142,13 @@ class Conv(Operator):
 
         def add(y: Tensor, z: Tensor, product: Product) -> None:
             rectangle = _narrow(_narrow(W, axis - 1, product.to.channels), axis, product.source.channels)
-            self.part(y, product.to).add_(convolve(_pad(self.part(z, product.source), excess), rectangle))
+            with nullcontext() if torch.compiler.is_compiling() else _ieee_float32(z):
+                self.part(y, product.to).add_(convolve(_pad(self.part(z, product.source), excess), rectangle))
 
         return add
 
     def accumulate_cotangent(self, Q: Tensor, v: Tensor, z: Tensor, rectangle: Rectangle, history: int) -> None:
-        _, to, source = rectangle
+        to, source = rectangle.to, rectangle.source
         axis, ones = self.channel_axis, [1] * len(self.kernel)
         common, excess = self._paddings(transposed=False)
         part = _narrow(_narrow(Q, axis - 1, to), axis, source)
@@ -157,7 +159,8 @@ class Conv(Operator):
 
         if Q.ndim > len(self.weight_shape):
             cotangent = torch.func.vmap(cotangent)
-        part.add_(cotangent(_narrow(v, axis, to), _pad(_narrow(z, axis, source), excess), part))
+        with nullcontext() if torch.compiler.is_compiling() else _ieee_float32(z):
+            part.add_(cotangent(_narrow(v, axis, to), _pad(_narrow(z, axis, source), excess), part))
 
     def mask(self, channels: Tensor) -> Tensor:
         return channels[0].reshape(self.channels, self.channels, *(1,) * len(self.kernel)).expand(self.weight_shape)
@@ -193,7 +196,7 @@ class Lagged(Operator):
         past = _merge(weight.flip(-3).mT.contiguous(), -3)
 
         def add(y: Tensor, z: Tensor, product: Product) -> None:
-            to, source, lags = product
+            to, source, lags = product.to, product.source, product.lags
             step, window = (source, to) if transposed else (to, source)
             if len(step.times) == 1 and len(window.channels) == self.channels:
                 stop = (self.lags + 1 - lags.start) * self.channels
@@ -220,8 +223,8 @@ class Lagged(Operator):
         return add
 
     def accumulate_cotangent(self, Q: Tensor, v: Tensor, z: Tensor, rectangle: Rectangle, history: int) -> None:
-        lags, to, source = rectangle
-        for lag in lags:
+        to, source = rectangle.to, rectangle.source
+        for lag in rectangle.lags:
             times = range(max(lag, history), self.time_steps(v))
             if times:
                 v_rows = _merge(self.part(v, Region(times, to)).contiguous(), -3)
@@ -236,6 +239,23 @@ class Lagged(Operator):
 
     def time_steps(self, x: Tensor) -> int:
         return x.shape[-2]
+
+
+@contextmanager
+def _ieee_float32(x: Tensor) -> Iterator[None]:
+    """No TF32 in cuDNN, where PyTorch has it on by default, unless `torch.set_float32_matmul_precision` asks for it.
+
+    Dynamo cannot trace such a switch, so in compiled code PyTorch's own flag decides.
+    """
+    switch = x.dtype == torch.float32 and x.is_cuda and torch.get_float32_matmul_precision() == "highest"
+    before = switch and torch.backends.cudnn.allow_tf32
+    if before:
+        torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        if before:
+            torch.backends.cudnn.allow_tf32 = True
 
 
 def _narrow(x: Tensor, axis: int, part: range) -> Tensor:

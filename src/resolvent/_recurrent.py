@@ -64,7 +64,7 @@ class RecurrentMachine(StructuredMachine):
         time_blocks = -(-integer("time_steps", time_steps, minimum=1) // self.connections.time_block)
         return 2 * len(self.partition) * time_blocks - 1
 
-    def forward(self, x: Point, *, lengths: Sequence[int] | Integer[Tensor, " batch"] | None = None) -> Point:
+    def forward(self, x: Point, *, lengths: Sequence[int] | Integer[Tensor, "..."] | None = None) -> Point:
         """The z of the resolvent at y0 = x, z0 = 0."""
         return self.solve(x, lengths=lengths)[1]
 
@@ -74,7 +74,7 @@ class RecurrentMachine(StructuredMachine):
         z0: Point | None = None,
         *,
         history: Point | None = None,
-        lengths: Sequence[int] | Integer[Tensor, " batch"] | None = None,
+        lengths: Sequence[int] | Integer[Tensor, "..."] | None = None,
     ) -> tuple[Point, Point]:
         """The resolvent. `history` is the z of the steps before, of which the last `lags` matter; none means zeros.
 

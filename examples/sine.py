@@ -1,0 +1,90 @@
+"""A convolutional and a recurrent machine learn to predict a sine a quarter period ahead from noisy samples of it.
+
+Run: python examples/sine.py [--steps 400] [--out runs/sine.png]
+"""
+
+import argparse
+import math
+from pathlib import Path
+
+import matplotlib
+import torch
+from rich.progress import track
+from torch import Tensor, nn
+
+import resolvent as rv
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+PERIOD, NOISE, TIME_STEPS = 25, 0.3, 100
+
+
+def series(batch: int) -> tuple[Tensor, Tensor]:
+    """Noisy sines of random phase, and the clean sines shifted by a quarter period: both (batch, time, 1)."""
+    phase = 2 * math.pi * torch.rand(batch, 1, 1)
+    t = torch.arange(TIME_STEPS)[:, None] * (2 * math.pi / PERIOD) + phase
+    return t.sin() + NOISE * torch.randn(t.shape), (t + math.pi / 2).sin()
+
+
+class TimeFirst(nn.Module):
+    """A convolutional machine on (batch, time, channels)."""
+
+    def __init__(self, machine: rv.ConvMachine):
+        super().__init__()
+        self.machine = machine
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.machine(x.mT).mT
+
+
+def train(name: str, model: nn.Module, steps: int) -> list[float]:
+    optimizer = torch.optim.Adam(model.parameters(), 5e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    losses = []
+    for _ in track(range(steps), name):
+        x, target = series(32)
+        optimizer.zero_grad()
+        loss = (model(x)[..., -1:] - target).square().mean()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.item())
+    return losses
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--out", type=Path, default=Path("runs/sine.png"))
+    arguments = parser.parse_args()
+
+    torch.manual_seed(0)
+    sizes, activation = (1, 8, 8, 1), ["identity", "tanh", "tanh", "identity"]
+    models = {
+        "convolutional": TimeFirst(rv.ConvMachine(sizes, activation, kernel_size=9, padding="causal")),
+        "recurrent": rv.RecurrentMachine(sizes, activation, lags=2),
+    }
+    x, target = series(200)
+    figure, (above, below) = plt.subplots(2, 1, figsize=(9, 6), layout="constrained")
+    above.plot(x[0, :, 0], "k.", markersize=3, label="input")
+    above.plot(target[0, :, 0], "k--", linewidth=1, label="target")
+    for name, model in models.items():
+        losses = train(name, model, arguments.steps)
+        with torch.no_grad():
+            prediction = model(x)[..., -1:]
+        error = (prediction - target)[:, PERIOD:].square().mean()
+        print(f"{name}: test error {error:.4f} (mean squared, after one period)")
+        above.plot(prediction[0, :, 0], label=name)
+        below.semilogy(losses, label=name)
+    print(f"the target's variance is {target.var():.2f}, the noise's {NOISE**2:.2f}; picture in {arguments.out}")
+    above.set(title="a test series", xlabel="time step", ylim=(-2, 2.4))
+    below.set(title="mean squared error in training", xlabel="optimiser step")
+    above.legend(loc="upper right", ncols=4)
+    below.legend()
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(arguments.out, dpi=120)
+
+
+if __name__ == "__main__":
+    main()
