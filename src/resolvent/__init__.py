@@ -2,8 +2,16 @@
 
 from ._conv import ConvMachine as ConvMachine
 from ._dense import DenseMachine as DenseMachine
+from ._depth import EndofunctionMachine as EndofunctionMachine
+from ._depth import LinearMachine as LinearMachine
+from ._depth import is_cofiltration as is_cofiltration
+from ._depth import verify as verify
 from ._machine import Derivative as Derivative
 from ._partition import Partition as Partition
 from ._recurrent import RecurrentMachine as RecurrentMachine
+from ._sum import Layer as Layer
+from ._sum import NotAMachine as NotAMachine
+from ._sum import Sum as Sum
+from ._sum import depends as depends
 
 __version__ = "0.1.0"

@@ -10,10 +10,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ._activation import Activations, Pointwise
+from ._expansion import blocks_of, expand
 from ._operators import Operator
 from ._partition import Connections, Partition, connect
 from ._plan import Plan, make_plan
 from ._solve import solve, weight_cotangent
+from ._sum import Sum
 
 Point = Float[Tensor, "..."]
 
@@ -80,10 +82,10 @@ class StructuredMachine(nn.Module):
         return solve(self.operator, self._plan(y0), self.activation, self._cast(self.weight), self._add_bias(y0), z0)
 
     def endofunction(self, y: Point, z: Point) -> tuple[Point, Point]:
-        """f(y, z) = (W z + bias, σ(y)). `solve` inverts id - f."""
+        """f(y, z) = (W z, σ(y)). `solve` inverts id - f; the bias belongs to y0."""
         y, z = self._points(y=y, z=z)
         Wz, _ = solve(self.operator, self._plan(z), None, self._cast(self.weight), None, z)
-        return self._add_bias(Wz), self.activation(y)
+        return Wz, self.activation(y)
 
     def tangent(self, y: Point) -> "Derivative":
         """The derivative machine at y: dy = W dz + dy0, dz = σ'(y) ⊙ dy + dz0."""
@@ -108,6 +110,27 @@ class StructuredMachine(nn.Module):
             )
         return z.split(self.partition.sizes, dim=axis)
 
+    def as_sum(self, prefix: str = "") -> Sum:
+        """The same machine as a sum of layers z… → y_i (rows of W) and y_i → z_i (σ), of depth 2n + 1.
+
+        Its parts are y0, z0, y1, z1, …, behind the prefix; `as_point` gives its input. Parameters are shared.
+        """
+        return expand(self, self._plan_at(1, 0), prefix)
+
+    def as_point(self, y0: Point, z0: Point | None = None, prefix: str = "") -> dict[str, Tensor]:
+        """(y0 + bias, z0) in the parts of `as_sum`."""
+        y0, z0 = self._points(y0=y0, z0=z0)
+        halves = {"y": self._add_bias(y0)} | ({} if z0 is None else {"z": z0})
+        return {
+            f"{prefix}{half}{name}": self.operator.part(x, block.region)
+            for half, x in halves.items()
+            for name, block in blocks_of(self._plan(y0)).items()
+        }
+
+    def cofiltration(self) -> tuple[dict[str, Tensor], ...]:
+        """The paper's chain of length 2n + 1: which channels of y and z each V_i keeps, as masks."""
+        return self._chain(1)
+
     def extra_repr(self) -> str:
         lags, time_block = len(self.connections.matrices) - 1, self.connections.time_block
         named = {name: connect(name, self.partition, lags, time_block) for name in ("all", "sequential")}
@@ -126,6 +149,16 @@ class StructuredMachine(nn.Module):
     @torch.compiler.assume_constant_result  # a compiler is not to trace how the plan is built
     def _plan_at(self, time_steps: int, history: int) -> Plan:
         return make_plan(self.partition, self.connections, time_steps, history)
+
+    def _chain(self, time_steps: int) -> tuple[dict[str, Tensor], ...]:
+        kept = {half: self.operator.everything(time_steps) for half in "yz"}
+        chain = []
+        for block in blocks_of(self._plan_at(time_steps, 0)).values():
+            for half in "yz":
+                kept = kept | {half: kept[half].clone()}
+                self.operator.part(kept[half], block.region).fill_(False)
+                chain.append(kept)
+        return tuple(chain)
 
     def _add_bias(self, y: Tensor) -> Tensor:
         if self.bias is None:
@@ -181,12 +214,21 @@ class Derivative:
     def dual(self) -> "Derivative":
         return Derivative(self.machine, self.slope, not self.transposed)
 
+    @property
+    def _plan(self) -> Plan:
+        plan = self.machine._plan(self.slope)
+        return plan.dual if self.transposed else plan
+
+    def endofunction(self, y: Point, z: Point) -> tuple[Point, Point]:
+        """(W dz, σ'(y) ⊙ dy) of a tangent (dy, dz) or, for the dual, (W* v, σ'(y) ⊙ u) of a cotangent (u, v)."""
+        y, z, _ = self.machine._points(y=y, z=z, slope=self.slope)
+        Wz, _ = solve(self.machine.operator, self._plan, None, self.machine._cast(self.machine.weight), None, z)
+        return Wz, self.slope * y
+
     def solve(self, y0: Point | None = None, z0: Point | None = None) -> tuple[Point, Point]:
         """(dy, dz) from (dy0, dz0) or, for the dual, (u, v) from (u0, v0); None is zero."""
         names = ("u0", "v0") if self.transposed else ("dy0", "dz0")
         if y0 is None and z0 is None:
             raise ValueError(f"one of {names[0]}, {names[1]} must be given")
         y0, z0, _ = self.machine._points(**dict(zip(names, (y0, z0), strict=True)), y=self.slope)
-        plan = self.machine._plan(self.slope)
-        plan = plan.dual if self.transposed else plan
-        return solve(self.machine.operator, plan, self.slope, self.machine._cast(self.machine.weight), y0, z0)
+        return solve(self.machine.operator, self._plan, self.slope, self.machine._cast(self.machine.weight), y0, z0)

@@ -1,7 +1,7 @@
 """Linear operators, read one rectangle at a time so that the masked part of W is never touched."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -68,6 +68,10 @@ class Operator(ABC):
         """Q[rectangle] += v z* in place, summed over the batch and space or time; v counts from step `history` on."""
 
     @abstractmethod
+    def block(self, weight: Tensor, z: Tensor, to: Region, source: Region, lags: Sequence[int]) -> Tensor:
+        """W[lags, to, source] z, for the z of that source alone: one edge of the machine as a sum."""
+
+    @abstractmethod
     def mask(self, channels: Tensor) -> Tensor:
         """The mask `[lag, out, in]`, in the shape of a weight."""
 
@@ -77,6 +81,10 @@ class Operator(ABC):
 
     def time_steps(self, x: Tensor) -> int:
         return 1
+
+    def everything(self, time_steps: int) -> Tensor:
+        """A mask of all indices of a point, with one entry for each axis that every index shares."""
+        return torch.ones(self.weight_shape[self.weight_axes[0]], *(1,) * (-1 - self.channel_axis), dtype=torch.bool)
 
 
 @dataclass(unsafe_hash=True)
@@ -105,6 +113,9 @@ class Dense(Operator):
     def accumulate_cotangent(self, Q: Tensor, v: Tensor, z: Tensor, rectangle: Rectangle, history: int) -> None:
         to, source = rectangle.to, rectangle.source
         _add_product(_narrow(_narrow(Q, -2, to), -1, source), _narrow(v, -1, to).mT, _narrow(z, -1, source))
+
+    def block(self, weight: Tensor, z: Tensor, to: Region, source: Region, lags: Sequence[int]) -> Tensor:
+        return z @ _narrow(_narrow(weight, -2, to.channels), -1, source.channels).mT
 
     def mask(self, channels: Tensor) -> Tensor:
         return channels[0]
@@ -161,6 +172,11 @@ class Conv(Operator):
             cotangent = torch.func.vmap(cotangent)
         with nullcontext() if torch.compiler.is_compiling() else _ieee_float32(z):
             part.add_(cotangent(_narrow(v, axis, to), _pad(_narrow(z, axis, source), excess), part))
+
+    def block(self, weight: Tensor, z: Tensor, to: Region, source: Region, lags: Sequence[int]) -> Tensor:
+        convolve = (F.conv1d, F.conv2d, F.conv3d)[len(self.kernel) - 1]
+        padded = F.pad(z, [p for pair in reversed(self.padding) for p in pair])
+        return convolve(padded, _narrow(_narrow(weight, 0, to.channels), 1, source.channels))
 
     def mask(self, channels: Tensor) -> Tensor:
         return channels[0].reshape(self.channels, self.channels, *(1,) * len(self.kernel)).expand(self.weight_shape)
@@ -231,6 +247,15 @@ class Lagged(Operator):
                 z_rows = _merge(self.part(z, Region(_shift(times, -lag), source)).contiguous(), -3)
                 _add_product(_narrow(_narrow(Q.select(-3, lag), -2, to), -1, source), v_rows.mT, z_rows)
 
+    def block(self, weight: Tensor, z: Tensor, to: Region, source: Region, lags: Sequence[int]) -> Tensor:
+        total = z.new_zeros(*z.shape[:-2], len(to.times), len(to.channels))
+        for lag in lags:
+            before = source.times.start + lag - to.times.start
+            after = to.times.stop - source.times.stop - lag
+            shifted = F.pad(z, (0, 0, before, after))  # negative padding cuts
+            total = total + shifted @ _narrow(_narrow(weight[lag], -2, to.channels), -1, source.channels).mT
+        return total
+
     def mask(self, channels: Tensor) -> Tensor:
         return channels
 
@@ -239,6 +264,9 @@ class Lagged(Operator):
 
     def time_steps(self, x: Tensor) -> int:
         return x.shape[-2]
+
+    def everything(self, time_steps: int) -> Tensor:
+        return torch.ones(time_steps, self.channels, dtype=torch.bool)
 
 
 @contextmanager

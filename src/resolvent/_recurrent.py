@@ -5,10 +5,12 @@ from jaxtyping import Float, Integer
 from torch import Tensor
 
 from ._activation import Pointwise
+from ._expansion import expand
 from ._machine import Point, StructuredMachine
 from ._operators import Lagged
 from ._partition import ConnectionsLike, Partition, connect, integer
 from ._solve import solve
+from ._sum import Sum
 
 State = Float[Tensor, "*batch lags channels"]
 
@@ -63,6 +65,14 @@ class RecurrentMachine(StructuredMachine):
         """2n + 1 for the n + 1 blocks of a sequence of that length; `depth` is that of one time block."""
         time_blocks = -(-integer("time_steps", time_steps, minimum=1) // self.connections.time_block)
         return 2 * len(self.partition) * time_blocks - 1
+
+    def as_sum(self, time_steps: int, prefix: str = "") -> Sum:
+        """The same machine, on so many steps, as a sum of layers; parts are y0.0, z0.0, …: (time block, block)."""
+        return expand(self, self._plan_at(integer("time_steps", time_steps, minimum=1), 0), prefix)
+
+    def cofiltration(self, time_steps: int) -> tuple[dict[str, Tensor], ...]:
+        """The paper's chain: which (time, channel) of y and z each V_i keeps, as masks."""
+        return self._chain(integer("time_steps", time_steps, minimum=1))
 
     def forward(self, x: Point, *, lengths: Sequence[int] | Integer[Tensor, "..."] | None = None) -> Point:
         """The z of the resolvent at y0 = x, z0 = 0."""

@@ -1,0 +1,427 @@
+"""The algebra of machines: layers between named parts, their sums, and the order a sum finds by itself.
+
+A point of X = X_1 ⊕ X_2 ⊕ … is a dict of tensors; a part that is missing is zero.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ._trace import trace
+
+Point = Mapping[str, Tensor]
+
+
+class NotAMachine(ValueError):
+    """id - f cannot be inverted in finitely many steps; the message has the evidence."""
+
+
+class DepthStep(NamedTuple):
+    """One state of a depth sequence, and the layers that were evaluated to reach it."""
+
+    state: dict[str, Tensor]
+    evaluated: tuple["Layer", ...]
+
+
+class Machine(nn.Module):
+    """A finite sum f of layers that can be ordered so that none depends on a later one.
+
+    Calling it is its resolvent: the h with h = x0 + f(h), every part's value.
+    """
+
+    layers: tuple["Layer", ...]
+    levels: tuple[tuple["Layer", ...], ...]
+    """The layers, earliest first; those of one level do not depend on each other."""
+    labels: dict["Layer", str]
+    """Each layer's own name or, without one, f1, f2, … by its place in the sum."""
+
+    def __add__(self, other: "Machine") -> "Sum":
+        return Sum([self, other]) if isinstance(other, Machine) else NotImplemented
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """All names, in the order in which the layers mention them."""
+        return tuple(dict.fromkeys(name for layer in self.layers for name in (*layer.reads, *layer.writes)))
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The parts no layer writes."""
+        written = {name for layer in self.layers for name in layer.writes}
+        return tuple(name for name in self.parts if name not in written)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The parts no layer reads."""
+        read = {name for layer in self.layers for name in layer.reads}
+        return tuple(name for name in self.parts if name not in read)
+
+    @property
+    def depth(self) -> int:
+        return len(self.levels)
+
+    def forward(self, x0: Point) -> dict[str, Tensor]:
+        return self.resolvent(x0)
+
+    def resolvent(self, x0: Point) -> dict[str, Tensor]:
+        """R_f = (id + f_d) … (id + f_1), level by level."""
+        self._check_parts("x0", x0)
+        h = dict(x0)
+        for level in self.levels:
+            for layer in level:
+                self._accumulate(h, layer, h)
+        return h
+
+    def endofunction(self, x: Point) -> dict[str, Tensor]:
+        """f(x): what the layers write, all at the same x."""
+        self._check_parts("x", x)
+        total: dict[str, Tensor] = {}
+        for layer in self.layers:
+            self._accumulate(total, layer, x)
+        return total
+
+    def tangent(self, x: Point) -> "Sum":
+        """Df(x), a linear machine on tangent dicts. Its resolvent at x = R_f(x0) is the derivative of R_f at x0."""
+        return Sum([_tangent(layer, self.labels[layer], x) for layer in self.layers])
+
+    def dual(self, x: Point) -> "Sum":
+        """(Df(x))*, a linear machine on cotangent dicts. Its resolvent at x = R_f(x0) backpropagates through R_f."""
+        return Sum([_dual(layer, self.labels[layer], x) for layer in self.layers])
+
+    def parameter_cotangents(self, x: Point, u: Point) -> dict[str, Tensor]:
+        """(∂f/∂p)* u for each parameter p by name. With u from the dual's resolvent: the gradient of the loss."""
+        names = {id(p): name for name, p in self.named_parameters()}
+        total: dict[str, Tensor] = {}
+        for layer in self.layers:
+            parameters = [p for p in layer.parameters() if p.requires_grad]
+            if not parameters or not any(name in u for name in layer.writes):
+                continue
+            with torch.enable_grad():
+                written = layer.evaluate(self.labels[layer], {name: x[name].detach() for name in layer.reads})
+            outputs = {name: value for name, value in written.items() if name in u and value.requires_grad}
+            seeds = [u[name] for name in outputs]
+            cotangents = torch.autograd.grad(list(outputs.values()), parameters, seeds, materialize_grads=True)
+            for p, cotangent in zip(parameters, cotangents, strict=True):
+                name = names[id(p)]
+                total[name] = total[name] + cotangent if name in total else cotangent
+        return total
+
+    def cofiltration(self) -> tuple[frozenset[str], ...]:
+        """The depth cofiltration X ⊇ V_0 ⊇ … ⊇ V_d = 0: V_i keeps the parts that are final only after level i."""
+        final = {name: i for i, level in enumerate(self.levels, 1) for layer in level for name in layer.writes}
+        return tuple(frozenset(name for name, level in final.items() if level > i) for i in range(self.depth + 1))
+
+    def depth_sequence(self, x0: Point, kind: Literal["sweep", "iterate"] = "sweep") -> list[DepthStep]:
+        """The states h_0 = x0, …, h_d = R_f(x0) of a lifted depth sequence, all parts filled in.
+
+        `"sweep"` evaluates a level at a time, each layer once; `"iterate"` is h_i = x0 + f(h_{i-1}), all layers each.
+        """
+        if kind not in ("sweep", "iterate"):
+            raise ValueError(f"kind={kind!r} is unknown: use 'sweep' or 'iterate'")
+        start = {name: torch.zeros_like(value) for name, value in self.resolvent(x0).items()} | dict(x0)
+        steps = [DepthStep(start, ())]
+        for level in self.levels:
+            evaluated = level if kind == "sweep" else tuple(self.layers)
+            before = steps[-1].state
+            after = dict(before if kind == "sweep" else start)
+            for layer in evaluated:
+                self._accumulate(after, layer, before)
+            steps.append(DepthStep(after, evaluated))
+        return steps
+
+    def simplified(self, at: Point) -> "Sum":
+        """The same sum without the reads that layers declare but do not use, which may lower its depth.
+
+        A read is dropped where the derivative by it vanishes at the point `at`, and its argument is held at its value
+        there: whether it vanishes everywhere is for the caller to know.
+        """
+        return Sum([_without_unused(layer, self.labels[layer], at) for layer in self.layers])
+
+    def to_networkx(self):
+        """The layers and parts as a bipartite `networkx.DiGraph`; nodes have a `kind`."""
+        import networkx
+
+        graph = networkx.DiGraph()
+        graph.add_nodes_from(self.parts, kind="part")
+        for layer in self.layers:
+            label = self.labels[layer]
+            graph.add_node(label, kind="layer")
+            graph.add_edges_from((name, label) for name in layer.reads)
+            graph.add_edges_from((label, name) for name in layer.writes)
+        return graph
+
+    def _accumulate(self, total: dict[str, Tensor], layer: "Layer", x: Point) -> None:
+        for name, value in layer.evaluate(self.labels[layer], x).items():
+            before = total.get(name)
+            if before is not None and before.shape != value.shape:
+                raise ValueError(
+                    f"{self.labels[layer]} writes {name} of shape {tuple(value.shape)}, "
+                    f"which does not add to {tuple(before.shape)}"
+                )
+            total[name] = value if before is None else before + value
+
+    def _check_parts(self, argument: str, x: Point) -> None:
+        unknown = [name for name in x if name not in set(self.parts)]
+        if unknown:
+            raise ValueError(f"{argument} has the unknown part {unknown[0]!r}: the machine has {', '.join(self.parts)}")
+
+
+class Layer(Machine):
+    """A differentiable module or function from the parts it reads to the parts it writes: a machine of depth one.
+
+    With a tuple of names to write, the module returns as many tensors.
+
+    >>> f = Layer(nn.Linear(3, 4), reads="x1", writes="x2") + Layer(torch.tanh, reads="x2", writes="x3")
+    >>> f.depth
+    2
+    >>> f({"x1": torch.randn(5, 3)})["x3"].shape
+    torch.Size([5, 4])
+    """
+
+    def __init__(
+        self,
+        module: Callable[..., Tensor | Sequence[Tensor]],
+        *,
+        reads: str | Sequence[str],
+        writes: str | Sequence[str],
+        name: str | None = None,
+    ):
+        super().__init__()
+        if not callable(module):
+            raise TypeError(f"module must be a module or a function, got {module!r}")
+        self.module = module
+        self.reads = _names("reads", reads)
+        self.writes = _names("writes", writes)
+        self.single = isinstance(writes, str)
+        self.name = name
+        if not self.writes:
+            raise ValueError("writes is empty: a layer writes at least one part")
+        both = set(self.reads) & set(self.writes)
+        if both:
+            raise NotAMachine(f"a layer that writes what it reads depends on itself: {', '.join(sorted(both))}")
+
+    # Properties, since a module that held itself as an attribute would be its own child.
+    @property
+    def layers(self) -> tuple["Layer", ...]:
+        return (self,)
+
+    @property
+    def levels(self) -> tuple[tuple["Layer", ...], ...]:
+        return ((self,),)
+
+    @property
+    def labels(self) -> dict["Layer", str]:
+        return {self: self.name or "f1"}
+
+    def extra_repr(self) -> str:
+        return f"{' × '.join(self.reads)} → {' × '.join(self.writes)}"
+
+    def arguments(self, label: str, x: Point) -> tuple[Tensor, ...]:
+        """The parts of x that the layer reads."""
+        missing = [name for name in self.reads if name not in x]
+        if missing:
+            raise ValueError(f"{label} reads {missing[0]}, which the point lacks: it has {', '.join(x) or 'no parts'}")
+        return tuple(x[name] for name in self.reads)
+
+    def evaluate(self, label: str, x: Point) -> dict[str, Tensor]:
+        """What the layer writes at x, by part."""
+        return self._by_part(label, self.module(*self.arguments(label, x)))
+
+    def _by_part(self, label: str, result: Tensor | Sequence[Tensor]) -> dict[str, Tensor]:
+        values: Any = (result,) if self.single else result
+        if not isinstance(values, Sequence) or len(values) != len(self.writes):
+            came = f"{len(values)} values" if isinstance(values, Sequence) else type(values).__name__
+            raise ValueError(f"{label} writes {', '.join(self.writes)}, but its module returned {came}")
+        for name, value in zip(self.writes, values, strict=True):
+            if not isinstance(value, Tensor):
+                raise TypeError(f"{label} must write a tensor to {name}, its module returned {type(value).__name__}")
+        return dict(zip(self.writes, values, strict=True))
+
+
+class _LinearLayer(Layer):
+    """A layer of a tangent or dual machine: what it reads may be missing, which is zero and costs nothing."""
+
+    def __init__(self, module: Callable[..., Sequence[Tensor]], zeros: Point, **arguments):
+        super().__init__(module, **arguments)
+        self.zeros = dict(zeros)
+
+    def evaluate(self, label: str, x: Point) -> dict[str, Tensor]:
+        if not any(name in x for name in self.reads):
+            return {}
+        values = (x[name] if name in x else torch.zeros_like(self.zeros[name]) for name in self.reads)
+        return self._by_part(label, self.module(*values))
+
+
+class Sum(Machine):
+    """f_1 + f_2 + …, flattened. `NotAMachine` names the cycle where there is one.
+
+    >>> f = Sum([Layer(torch.sin, reads="a", writes="b"), Layer(torch.cos, reads="b", writes="a")])
+    Traceback (most recent call last):
+    ...
+    resolvent._sum.NotAMachine: the layers depend on each other in a cycle: f1 → b → f2 → a → f1
+    """
+
+    def __init__(self, machines: Iterable[Machine]):
+        super().__init__()
+        terms: list[Layer] = []
+        for machine in machines:
+            if not isinstance(machine, Machine):
+                raise TypeError(f"a sum is of layers and sums, got {type(machine).__name__}")
+            terms += machine.layers
+        self.terms = nn.ModuleList(terms)
+        self.layers = tuple(terms)
+        self.labels = {}
+        for i, layer in enumerate(terms, 1):
+            self.labels.setdefault(layer, layer.name or f"f{i}")
+        self.levels = _levels(self.layers, self.labels)
+
+    @classmethod
+    def from_sequential(cls, sequential: nn.Sequential) -> "Sum":
+        """The layers x0 → x1 → x2 → … of a sequential network."""
+        return cls(Layer(module, reads=f"x{i}", writes=f"x{i + 1}") for i, module in enumerate(sequential))
+
+    @classmethod
+    def from_module(cls, module: nn.Module, *example: Tensor) -> "Sum":
+        """The network as one layer for each tensor operation that `torch.fx` traces; parts are named as its nodes.
+
+        The example shows which values are tensors, and the sum is held to the module there: a module that is not a pure
+        function of its inputs (dropout in training, operations in place) is refused.
+        """
+        inputs, operations, values = trace(module, example)
+        machine = cls(Layer(o.module, reads=o.reads, writes=o.writes, name=o.name) for o in operations)
+        h = dict(zip(inputs, example, strict=True))
+        with torch.no_grad():
+            for layer in (layer for level in machine.levels for layer in level):
+                versions = [h[name]._version for name in layer.reads]
+                h |= layer.evaluate(machine.labels[layer], h)
+                if versions != [h[name]._version for name in layer.reads]:
+                    raise ValueError(f"{machine.labels[layer]} writes to its input in place: a layer must not")
+        for name in h:
+            if not torch.equal(h[name], values[name]):
+                raise ValueError(f"{name} came out differently the second time: the module is not a pure function")
+        return machine
+
+
+def depends(f: Machine, g: Machine, at: tuple[Point, Point] | None = None) -> bool:
+    """Does f depend on g: does it read what g writes or, at points (x1, x2), is (Df(x1)) g(x2) not zero."""
+    if at is None:
+        written = {name for layer in g.layers for name in layer.writes}
+        return any(name in written for layer in f.layers for name in layer.reads)
+    x1, x2 = at
+    direction = {name: value for name, value in g.endofunction(x2).items() if name in f.parts}
+    return any(bool(value.count_nonzero()) for value in f.tangent(x1).endofunction(direction).values())
+
+
+def _names(argument: str, names: str | Sequence[str]) -> tuple[str, ...]:
+    names = (names,) if isinstance(names, str) else tuple(names)
+    if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise ValueError(f"{argument} must be a name or a tuple of different names, got {names!r}")
+    return names
+
+
+def _levels(layers: tuple[Layer, ...], labels: dict[Layer, str]) -> tuple[tuple[Layer, ...], ...]:
+    """Earliest first: a layer's level is one more than that of the latest part it reads. Linear in the graph."""
+    readers: dict[str, list[int]] = {}
+    writers: dict[str, int] = {}
+    for i, layer in enumerate(layers):
+        for name in layer.reads:
+            readers.setdefault(name, []).append(i)
+        for name in layer.writes:
+            writers[name] = writers.get(name, 0) + 1
+    waiting = [sum(name in writers for name in layer.reads) for layer in layers]
+    ready = [i for i, count in enumerate(waiting) if count == 0]
+    levels: list[tuple[Layer, ...]] = []
+    while ready:
+        levels.append(tuple(layers[i] for i in ready))
+        following = []
+        for name in (name for i in ready for name in layers[i].writes):
+            writers[name] -= 1
+            for reader in readers.get(name, ()) if writers[name] == 0 else ():
+                waiting[reader] -= 1
+                if waiting[reader] == 0:
+                    following.append(reader)
+        ready = sorted(following)
+    stuck = [layer for layer, count in zip(layers, waiting, strict=True) if count]
+    if stuck:
+        raise NotAMachine(f"the layers depend on each other in a cycle: {_cycle(stuck, labels)}")
+    return tuple(levels)
+
+
+def _cycle(stuck: list[Layer], labels: dict[Layer, str]) -> str:
+    """A cycle as `f1 → b → f2 → a → f1`: from a stuck layer, back along parts that stuck layers write."""
+    writer = {name: layer for layer in reversed(stuck) for name in layer.writes}
+    path: list[tuple[Layer, str]] = []
+    layer = stuck[0]
+    while layer not in [visited for visited, _ in path]:
+        part = next(name for name in layer.reads if name in writer)
+        path.append((layer, part))
+        layer = writer[part]
+    cycle = path[[visited for visited, _ in path].index(layer) :]
+    # Walked against the flow of data, so read it backwards, starting from the earliest layer of the sum.
+    forward = [(visited, part) for visited, part in reversed(cycle)]
+    first = min(range(len(forward)), key=lambda k: stuck.index(forward[k][0]))
+    forward = forward[first:] + forward[:first]
+    names = [labels[visited] for visited, _ in forward]
+    parts = [part for _, part in forward[1:] + forward[:1]]
+    return " → ".join(word for pair in zip(names, parts, strict=True) for word in pair) + f" → {names[0]}"
+
+
+def _tangent(layer: Layer, label: str, x: Point) -> Layer:
+    primals = layer.arguments(label, x)
+
+    def derivative(*tangents: Tensor):
+        return torch.func.jvp(layer.module, primals, tangents)[1]
+
+    return _LinearLayer(
+        derivative,
+        dict(zip(layer.reads, primals, strict=True)),
+        reads=layer.reads,
+        writes=layer.writes[0] if layer.single else layer.writes,
+        name=label,
+    )
+
+
+def _dual(layer: Layer, label: str, x: Point) -> Layer:
+    primals = layer.arguments(label, x)
+    outputs, pull = torch.func.vjp(layer.module, *primals)[:2]
+
+    def derivative(*cotangents: Tensor):
+        return pull(cotangents[0] if layer.single else type(outputs)(cotangents))
+
+    zeros = {layer.writes[0]: outputs} if layer.single else dict(zip(layer.writes, outputs, strict=True))
+    return _LinearLayer(derivative, zeros, reads=layer.writes, writes=layer.reads, name=label)
+
+
+def _without_unused(layer: Layer, label: str, x: Point) -> Layer:
+    primals = [value.detach().requires_grad_() for value in layer.arguments(label, x)]
+    generator = torch.Generator().manual_seed(0)
+    with torch.enable_grad():
+        written = layer.evaluate(label, dict(zip(layer.reads, primals, strict=True))).values()
+    outputs = [value for value in written if value.requires_grad]
+    seeds = [torch.randn(value.shape, generator=generator).to(value) for value in outputs]
+    gradients = torch.autograd.grad(outputs, primals, seeds, materialize_grads=True) if outputs else ()
+    used = [bool(gradient.count_nonzero()) for gradient in gradients] or [False] * len(primals)
+    if all(used):
+        return layer
+    held = [None if keep else value.detach() for keep, value in zip(used, primals, strict=True)]
+    reads = tuple(name for name, keep in zip(layer.reads, used, strict=True) if keep)
+    return Layer(
+        _Held(layer.module, held),
+        reads=reads,
+        writes=layer.writes[0] if layer.single else layer.writes,
+        name=layer.name,
+    )
+
+
+class _Held(nn.Module):
+    """A function with some of its arguments held fast."""
+
+    def __init__(self, module: Callable, held: list[Tensor | None]):
+        super().__init__()
+        self.module = module
+        self.held = held
+
+    def forward(self, *arguments: Tensor):
+        rest = iter(arguments)
+        return self.module(*(next(rest) if value is None else value for value in self.held))

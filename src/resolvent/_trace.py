@@ -1,0 +1,89 @@
+"""Reading a module as operations between named tensors, through `torch.fx`."""
+
+import operator
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx, nn
+
+
+class Operation(NamedTuple):
+    """A traced function from the tensors it reads to those it writes."""
+
+    module: fx.GraphModule
+    reads: Sequence[str]
+    writes: str | Sequence[str]
+    name: str
+
+
+def trace(module: nn.Module, example: Sequence[Tensor]) -> tuple[list[str], list[Operation], dict[str, Any]]:
+    """The names of the module's inputs, its operations, and every value on the example by name."""
+    traced = fx.symbolic_trace(module)
+    inputs = [node.name for node in traced.graph.nodes if node.op == "placeholder"]
+    if len(example) != len(inputs):
+        raise ValueError(f"example has {len(example)} tensors, {type(module).__name__} takes {', '.join(inputs)}")
+    recorder = _Recorder(traced)
+    with torch.no_grad():
+        recorder.run(*(x.clone() for x in example))
+    operations = list(_operations(traced, recorder.values))
+    return inputs, operations, {node.name: value for node, value in recorder.values.items()}
+
+
+class _Recorder(fx.Interpreter):
+    """Runs a traced module and keeps every node's value as it was when computed."""
+
+    def __init__(self, traced: fx.GraphModule):
+        super().__init__(traced, garbage_collect_values=False)
+        self.values: dict[fx.Node, Any] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        self.values[n] = result.clone() if isinstance(result, Tensor) else result
+        return result
+
+
+def _operations(traced: fx.GraphModule, values: dict[fx.Node, Any]) -> Iterator[Operation]:
+    """One for each node with a tensor value; one for all the tensors that a node returns as a tuple."""
+    picked: set[fx.Node] = set()
+    for node in traced.graph.nodes:
+        if node.op in ("placeholder", "get_attr", "output") or node in picked:
+            continue
+        picks = [user for user in node.users if user.target is operator.getitem and isinstance(values[user], Tensor)]
+        if isinstance(values[node], Tensor):
+            yield _operation(traced, [node], values, node)
+        elif picks and len(picks) == len(node.users):
+            picked.update(picks)
+            yield _operation(traced, picks, values, node)
+        # Other values, sizes for one, are computed again by the operations that use them.
+
+
+def _operation(traced: fx.GraphModule, writes: list[fx.Node], values: dict[fx.Node, Any], node: fx.Node) -> Operation:
+    """The part of the graph between tensors and `writes`, as an operation."""
+    reads: dict[fx.Node, None] = {}
+    inner: list[fx.Node] = []
+
+    def visit(current: fx.Node) -> None:
+        for source in current.all_input_nodes:
+            if source.op != "get_attr" and isinstance(values[source], Tensor):
+                reads[source] = None
+            elif source not in inner:
+                visit(source)
+                inner.append(source)
+
+    for target in writes:
+        visit(target)
+    graph = fx.Graph()
+    copies = {source: graph.placeholder(source.name) for source in reads}
+    for current in (*inner, *writes):
+        copies[current] = graph.node_copy(current, copies.__getitem__)
+    outputs = [copies[target] for target in writes]
+    graph.output(outputs[0] if len(writes) == 1 else tuple(outputs))
+    names = [target.name for target in writes]
+    kind = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+    return Operation(
+        fx.GraphModule(traced, graph),
+        reads=[source.name for source in reads],
+        writes=names[0] if len(names) == 1 else names,
+        name=f"{kind}:{node.name}" if kind != node.name else kind,
+    )
