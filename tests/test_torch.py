@@ -76,6 +76,8 @@ def test_vmap_over_weights_is_an_ensemble(name):
     value_and_gradient = torch.func.grad_and_value(partial(loss_of, machine))
     gradients, values = vmap(value_and_gradient, in_dims=(0, None))(ensemble, x)
     per_sample = vmap(vmap(grad(partial(loss_of, machine)), in_dims=(None, 0)), in_dims=(0, None))(ensemble, x)
+    inside_out = vmap(vmap(grad(partial(loss_of, machine)), in_dims=(0, None)), in_dims=(None, 0))(ensemble, x)
+    assert_equal([g.transpose(0, 1) for g in inside_out.values()], list(per_sample.values()))
     for i, member in enumerate(members):
         expected, value = value_and_gradient(member, x)
         assert_equal(values[i], value)

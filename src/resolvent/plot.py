@@ -1,0 +1,155 @@
+"""Pictures of machines: the network with its shortcuts, and depth sequences. Needs matplotlib.
+
+>>> import resolvent as rv
+>>> f = rv.Layer(torch.sin, reads="x", writes="y") + rv.Layer(torch.cos, reads="y", writes="z")
+>>> figure = network(f)
+>>> figure = depth_sequence(f, {"x": torch.ones(1)})
+"""
+
+from collections.abc import Mapping
+
+import torch
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
+from torch import Tensor
+
+from ._sum import Layer, Machine
+
+Position = tuple[float, float]
+
+
+def network(f: Machine) -> Figure:
+    """The hypergraph of a sum: a colour for each layer, a circle for each part, levels from left to right."""
+    columns = _columns(f)
+    place = _places(f, columns)
+    colors = dict(zip(f.layers, _colors(len(f.layers)), strict=True))
+    edges = _edges(f, place)
+    low, high = _extent(place, edges)
+    legend_columns = 4 if len(f.layers) > 16 else 2
+    legend_rows = -(-len(f.layers) // legend_columns)
+    height = 0.7 * (high - low) + 0.25 * legend_rows + 0.6
+    figure = Figure(figsize=(max(2.8 * legend_columns, 1.1 * len(columns) + 1), height), layout="constrained")
+    axes = figure.subplots()
+    for layer, layer_edges in edges.items():
+        for edge in layer_edges:
+            _curve(axes, *edge, color=colors[layer], width=6)
+    _circles(axes, place)
+    axes.set(ylim=(low, high))
+    lines = [Line2D([], [], color=color, linewidth=5, label=_formula(f, layer)) for layer, color in colors.items()]
+    if lines:
+        figure.legend(handles=lines, loc="outside lower center", frameon=False, fontsize=8, ncols=legend_columns)
+    return figure
+
+
+def depth_sequence(f: Machine, x0: Mapping[str, Tensor]) -> Figure:
+    """Both lifted depth sequences of a sum: when each layer is evaluated, and what each part has accumulated.
+
+    Left, a layer's edges have the colour of the last step that evaluated it and are the wider the more often it was;
+    right, each part's bar is stacked from its change at each step, the sum of absolute values of its entries.
+    """
+    place = _places(f, _columns(f))
+    figure = Figure(figsize=(11, 6.4), layout="constrained")
+    rows = figure.subplots(2, 2, width_ratios=(1, 1.1))
+    titles = {"sweep": "sweep: each layer once", "iterate": "iterate: x0 + f(h), all layers each time"}
+    for (left, right), kind in zip(rows, ("sweep", "iterate"), strict=True):
+        steps = f.depth_sequence(x0, kind)
+        colors = [colormaps["YlOrBr"](0.15 + 0.8 * i / max(1, len(steps) - 1)) for i in range(len(steps))]
+        edges = _edges(f, place)
+        for layer, layer_edges in edges.items():
+            times = [i for i, step in enumerate(steps) if layer in step.evaluated]
+            for edge in layer_edges:
+                _curve(left, *edge, color=colors[times[-1]], width=1 + len(times))
+        _circles(left, place)
+        left.set(ylim=_extent(place, edges))
+        left.set_title(titles[kind])
+        bottom = torch.zeros(len(f.parts))
+        before = None
+        for i, (state, color) in enumerate(zip((step.state for step in steps), colors, strict=True)):
+            change = [state[n] if before is None else state[n] - before[n] for n in f.parts]
+            heights = torch.tensor([c.detach().abs().sum().item() for c in change])
+            right.bar(f.parts, heights, bottom=bottom, color=color, edgecolor="0.35", linewidth=0.5, label=f"step {i}")
+            bottom, before = bottom + heights, state
+        count = sum(len(step.evaluated) for step in steps)
+        right.set_title(f"{count} evaluations of {len(f.layers)} layers")
+        right.legend(frameon=False, fontsize=8, ncols=1 + len(steps) // 8)
+    return figure
+
+
+def _columns(f: Machine) -> list[list[str]]:
+    """The parts by the level after which they are final; inputs first."""
+    final = dict.fromkeys(f.parts, 0)
+    for i, level in enumerate(f.levels, 1):
+        for name in (name for layer in level for name in layer.writes):
+            final[name] = i
+    return [[name for name, level in final.items() if level == i] for i in range(f.depth + 1)]
+
+
+def _places(f: Machine, columns: list[list[str]]) -> dict[str, Position]:
+    """Columns from left to right; within one, parts lie near the middle of what they are computed from."""
+    sources: dict[str, list[str]] = {}
+    for layer in f.layers:
+        for name in layer.writes:
+            sources.setdefault(name, []).extend(layer.reads)
+    place: dict[str, Position] = {}
+
+    def middle(name: str) -> float:
+        heights = [place[source][1] for source in sources.get(name, ()) if source in place]
+        return sum(heights) / len(heights) if heights else 0.0
+
+    for x, column in enumerate(columns):
+        for k, name in enumerate(sorted(column, key=middle, reverse=True)):
+            place[name] = (float(x), (len(column) - 1) / 2 - k)
+    return place
+
+
+def _edges(f: Machine, place: dict[str, Position]) -> dict[Layer, list[tuple[Position, Position, float]]]:
+    """From what a layer reads to a hub before what it writes, and on from there; long edges are lifted, up or down."""
+    edges: dict[Layer, list[tuple[Position, Position, float]]] = {}
+    side = 1
+    for layer in f.layers:
+        x = min(place[name][0] for name in layer.writes) - 0.45
+        heights = [place[name][1] for name in layer.writes]
+        hub = (x, sum(heights) / len(heights))
+        pairs = [(place[name], hub) for name in layer.reads] + [(hub, place[name]) for name in layer.writes]
+        lifts = [side * 0.35 * (b[0] - a[0]) if b[0] - a[0] > 1 else 0.0 for a, b in pairs]
+        edges[layer] = [(a, b, lift) for (a, b), lift in zip(pairs, lifts, strict=True)]
+        side = -side if any(lifts) else side
+    return edges
+
+
+def _curve(axes: Axes, a: Position, b: Position, lift: float, *, color, width: float) -> None:
+    reach = 0.5 * (b[0] - a[0])
+    controls = [(a[0] + reach, a[1] + lift), (b[0] - reach, b[1] + lift)]
+    path = Path([a, *controls, b], [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4])
+    style = dict(facecolor="none", edgecolor=color, linewidth=width, alpha=0.85, capstyle="round")
+    axes.add_patch(PathPatch(path, zorder=1, **style))
+
+
+def _circles(axes: Axes, place: dict[str, Position]) -> None:
+    style = dict(boxstyle="circle,pad=0.25", facecolor="white", edgecolor="0.35", linewidth=1)
+    for name, (x, y) in place.items():
+        axes.text(x, y, name, ha="center", va="center", fontsize=9 if len(name) < 4 else 7, bbox=style, zorder=3)
+    xs = [x for x, _ in place.values()] or [0.0]
+    axes.set_xlim(min(xs) - 0.5, max(xs) + 0.5)
+    axes.axis("off")
+
+
+def _extent(place: dict[str, Position], edges: dict[Layer, list[tuple[Position, Position, float]]]) -> Position:
+    """The lowest and highest that circles and curves reach."""
+    heights = [y for _, y in place.values()] or [0.0]
+    heights += [(a[1] + b[1]) / 2 + 0.75 * lift for layer in edges.values() for a, b, lift in layer]
+    return min(heights) - 0.6, max(heights) + 0.6
+
+
+def _colors(count: int) -> list:
+    if count <= 10:
+        return [colormaps["tab10"](i) for i in range(count)]
+    return [colormaps["turbo"](0.05 + 0.9 * i / (count - 1)) for i in range(count)]
+
+
+def _formula(f: Machine, layer: Layer) -> str:
+    return f"{f.labels[layer]}: {' × '.join(layer.reads)} → {' × '.join(layer.writes)}"
