@@ -1,7 +1,7 @@
 """Peak memory and time of a convolutional machine against the program a user would write: a list of blocks, torch.cat.
 
 Both are the same network with all shortcuts. Every row runs in a process of its own. On a CPU the peak is the
-process's resident memory above what it had before the first forward pass; on CUDA it is what the allocator counts.
+process's resident memory above its high-water mark after a check on one sample; on CUDA the allocator counts it.
 
 Run: python benchmarks/memory.py [--device cuda]
 """

@@ -40,6 +40,16 @@ def test_the_slope_of_a_custom_activation_is_its_derivative(custom):
     assert_equal(as_activation(custom).slope(y.detach()), expected)
 
 
+def test_an_activation_may_be_undefined_somewhere():
+    assert as_activation(torch.sqrt).slope(torch.tensor(4.0)) == 0.25
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_the_slope_is_finite_in_float16(name):
+    y = torch.tensor([-6e4, -1e3, -10, 10, 1e3, 6e4], dtype=torch.float16)
+    assert ACTIVATIONS[name].slope(y).isfinite().all()
+
+
 def test_a_known_function_is_recognised():
     assert as_activation(torch.tanh) is ACTIVATIONS["tanh"]
     assert as_activation(F.gelu) is ACTIVATIONS["gelu"]

@@ -70,3 +70,26 @@ def test_the_repr_says_the_architecture():
         "ConvMachine(sizes=(2, 4), activation=relu, kernel_size=(3, 2), padding=((1, 1), (0, 1)), "
         "connections=all, bias=True, depth=3)"
     )
+
+
+def test_an_empty_space_is_empty():
+    machine = rv.ConvMachine((1, 2))
+    x = torch.zeros(2, 1, 0, requires_grad=True)
+    z = machine(x)
+    assert z.shape == (2, 3, 0)
+    z.sum().backward()
+
+
+def test_backward_under_autocast_keeps_the_precision_of_the_forward_pass():
+    machine = rv.ConvMachine((1, 3, 2))
+    x = torch.randn(2, 1, 8)
+    z = machine(x)
+    (expected,) = torch.autograd.grad(z.sum(), machine.weight, retain_graph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        (actual,) = torch.autograd.grad(z.sum(), machine.weight)
+    assert torch.equal(actual, expected)
+
+
+def test_sizes_may_come_from_numpy():
+    three = torch.tensor([3]).numpy()[0]
+    assert rv.ConvMachine([three, three], kernel_size=three).weight.shape == (6, 6, 3)

@@ -104,8 +104,8 @@ def test_tangent_and_dual_resolvents_are_dual(case):
 
 @given(cases())
 def test_backward_is_the_resolvent_of_the_dual(case):
-    machine = case.machine
     """Theorem 3: the explicit passes, under no_grad, are what autograd of a naive program returns."""
+    machine = case.machine
     y0, z0, v0, u0 = case.points(4)
     with torch.no_grad():
         y, z = machine.solve(y0, z0)

@@ -1,5 +1,7 @@
 """Recurrent machines: as networks nobody here wrote, continued, streamed, and on sequences of different lengths."""
 
+from typing import Any
+
 import pytest
 import torch
 from cases import Case, cases, randomize
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 from tolerance import assert_equal
 from torch import nn
 from torch.func import functional_call, grad, vmap
+from torch.testing import assert_close
 
 import resolvent as rv
 
@@ -177,6 +180,59 @@ def test_lags_as_long_as_the_sequence():
     spectrum = torch.einsum("bti,toi->bto", torch.fft.rfft(z, 2 * n, 1), torch.fft.rfft(W, 2 * n, 0))
     assert_equal(y, torch.fft.irfft(spectrum, 2 * n, 1)[:, :n] + x)
     z.sum().backward()
+    with torch.no_grad():
+        _, v = machine.dual(y).solve(torch.ones_like(z))
+        Q = torch.fft.irfft(
+            torch.einsum("bto,bti->toi", torch.fft.rfft(v, 2 * n, 1), torch.fft.rfft(z, 2 * n, 1).conj()), 2 * n, 0
+        )
+    mask = machine.operator.mask(machine.connections.expand(machine.partition))
+    assert machine.weight.grad is not None
+    assert_close(machine.weight.grad, Q[:n] * mask, rtol=1e-9, atol=1e-9)  # the transform sums 2,048 terms
+
+
+def test_an_unstable_machine_does_not_leak_past_the_lengths():
+    machine = rv.RecurrentMachine((1, 1), "relu", bias=True)
+    assert machine.bias is not None
+    with torch.no_grad():
+        machine.weight.fill_(1)
+        machine.bias.fill_(1)
+    x = torch.zeros(1, 300, 1)
+    z = machine(x, lengths=[3])
+    z.sum().backward()
+    (short,) = torch.autograd.grad(machine(x[:, :3]).sum(), machine.weight)
+    assert_close(machine.weight.grad, short)
+
+
+def test_what_is_read_at_each_lag():
+    """At lags below the time block only later blocks read earlier ones, from there on all read all."""
+    lower, every = [[False, False], [True, False]], [[True, True], [True, True]]
+    previous, itself = lower, [[True, False], [False, True]]
+    expected: dict[Any, list] = {"all": [lower, lower, every], "sequential": [previous, previous, itself]}
+    for connections, matrices in expected.items():
+        machine = rv.RecurrentMachine((1, 1), lags=2, time_block=2, connections=connections)
+        assert machine.connections.expand(machine.partition).tolist() == matrices
+        assert (machine.weight != 0).tolist() == matrices
+    one = rv.RecurrentMachine((1, 1), lags=2, time_block=2, connections=every)
+    assert one.connections.expand(one.partition).tolist() == [lower, lower, every]
+    tensors: Any = [torch.tensor(matrix) for matrix in (lower, lower, itself)]
+    each = rv.RecurrentMachine((1, 1), lags=2, time_block=2, connections=tensors)
+    assert each.connections.expand(each.partition).tolist() == [lower, lower, itself]
+
+
+@pytest.mark.unchecked
+def test_streaming_and_lengths_compile():
+    machine = randomize(rv.RecurrentMachine((1, 2), lags=2, dtype=f64))
+    x = torch.randn(3, 4, 1, dtype=f64)
+    torch._dynamo.reset()
+    step = torch.compile(machine.step, fullgraph=True, dynamic=True, backend="aot_eager")
+    state, z = machine.initial_state(3), machine(x).detach()
+    with torch.no_grad():
+        for t in range(4):
+            z_t, state = step(x[:, t], state)
+            assert_equal(z_t, z[:, t])
+    lengths = torch.tensor([4, 1, 0])
+    compiled = torch.compile(machine, fullgraph=True, backend="aot_eager")
+    assert_equal(compiled(x, lengths=lengths), machine(x, lengths=lengths))
 
 
 def test_a_sequence_of_no_steps_is_empty():

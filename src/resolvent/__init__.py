@@ -6,7 +6,6 @@ from ._depth import EndofunctionMachine as EndofunctionMachine
 from ._depth import LinearMachine as LinearMachine
 from ._depth import is_cofiltration as is_cofiltration
 from ._depth import verify as verify
-from ._machine import Derivative as Derivative
 from ._partition import Partition as Partition
 from ._recurrent import RecurrentMachine as RecurrentMachine
 from ._sum import Layer as Layer

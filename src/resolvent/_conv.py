@@ -1,12 +1,12 @@
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
 from ._activation import Pointwise
 from ._machine import StructuredMachine
 from ._operators import Conv
-from ._partition import ConnectionsLike, Partition, connect, positive_integers
+from ._partition import ConnectionsLike, Partition, connect, integer, integers
 
 
 class ConvMachine(StructuredMachine):
@@ -33,7 +33,8 @@ class ConvMachine(StructuredMachine):
         dtype: torch.dtype | None = None,
     ):
         partition = Partition(sizes)
-        kernel = positive_integers("kernel_size", [kernel_size] if isinstance(kernel_size, int) else kernel_size)
+        axes: Any = [kernel_size] if hasattr(kernel_size, "__index__") else kernel_size
+        kernel = integers("kernel_size", axes)
         if len(kernel) > 3:
             raise ValueError(f"kernel_size has {len(kernel)} axes, at most 3 are possible: {kernel}")
         super().__init__(
@@ -59,15 +60,14 @@ def _pairs(padding: str | Sequence, kernel: tuple[int, ...]) -> tuple[tuple[int,
         raise ValueError(f"padding={padding!r} is unknown: use 'same', 'causal' or one (before, after) pair per axis")
     if not isinstance(padding, Sequence):
         raise TypeError(f"padding must be 'same', 'causal' or one (before, after) pair per axis, got {padding!r}")
-    pairs = [padding] if len(kernel) == 1 and all(isinstance(p, int) for p in padding) else list(padding)
+    pairs = [padding] if len(kernel) == 1 and not any(isinstance(p, Sequence) for p in padding) else list(padding)
     if len(pairs) != len(kernel) or any(not isinstance(pair, Sequence) or len(pair) != 2 for pair in pairs):
         raise ValueError(f"padding={padding!r} must be one (before, after) pair for each axis of kernel_size={kernel}")
-    for (before, after), size in zip(pairs, kernel, strict=True):
-        if not (isinstance(before, int) and isinstance(after, int) and before >= 0 <= after):
-            raise ValueError(f"padding={padding!r} must be integers of at least 0")
+    checked = tuple((integer("padding", before, 0), integer("padding", after, 0)) for before, after in pairs)
+    for (before, after), size in zip(checked, kernel, strict=True):
         if before + after != size - 1:
             raise ValueError(
                 f"padding ({before}, {after}) with a kernel of {size} would change the shape: "
                 f"before + after must be {size - 1}"
             )
-    return tuple((before, after) for before, after in pairs)
+    return checked

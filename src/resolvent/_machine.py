@@ -18,6 +18,8 @@ from ._solve import solve, weight_cotangent
 from ._sum import Sum
 
 Point = Float[Tensor, "..."]
+INPUTS = ("y0", "z0", "dy0", "dz0", "u0", "v0")
+"""What may be short or None."""
 
 
 class StructuredMachine(nn.Module):
@@ -46,6 +48,8 @@ class StructuredMachine(nn.Module):
         self.connections = connections
         self.activation = Activations(activation, partition, operator.channel_axis)
         self.weight = nn.Parameter(torch.empty(operator.weight_shape, device=device, dtype=dtype))
+        if not self.weight.is_floating_point():
+            raise TypeError(f"dtype must be of floating point, got {dtype}")
         self.bias = nn.Parameter(torch.empty(partition.total, device=device, dtype=dtype)) if bias else None
         self.reset_parameters()
 
@@ -56,14 +60,15 @@ class StructuredMachine(nn.Module):
         Var y[c] = Var W[c, :] Σ E[σ(g)²] over the channels that feed c, with g standard normal: the block's true
         fan-in, where each channel counts as much as its activation lets through. For relu this is He's rule.
         """
+        n, (out_axis, in_axis) = self.partition.total, self.operator.weight_axes
         mask = self.operator.mask(self.connections.expand(self.partition))
-        out_axis, in_axis = self.operator.weight_axes
-        power = [a.second_moment() for a, size in self.activation.runs for _ in range(size)]
-        read = mask.movedim((out_axis, in_axis), (0, 1)).flatten(2).sum(2) if mask.ndim > 2 else mask
-        fan_in = (read * torch.tensor(power, device="cpu")).sum(1).clamp(min=torch.finfo(torch.float32).tiny)
+        read = mask.movedim((out_axis, in_axis), (0, 1)).reshape(n, n, -1).sum(2)
+        runs = [(torch.tensor(a.second_moment(), device="cpu"), size) for a, size in self.activation.runs]
+        fan_in = (read * torch.cat([power.expand(size) for power, size in runs])).sum(1)
         fan_in[: self.partition.sizes[0]] *= 2  # what recurs into the first block meets the input there
-        scale = fan_in.rsqrt().to(self.weight).reshape(-1, *(1,) * (mask.ndim - 1 - out_axis))
-        self.weight.normal_().mul_(scale).masked_fill_(~mask.to(self.weight.device), 0)
+        scale = torch.where(fan_in > 0, fan_in.rsqrt(), 0).to(self.weight)
+        self.weight.normal_().mul_(scale.reshape(-1, *(1,) * (mask.ndim - 1 - out_axis)))
+        self.weight.masked_fill_(~mask.to(self.weight.device), 0)
         if self.bias is not None:
             self.bias.zero_()
 
@@ -78,35 +83,35 @@ class StructuredMachine(nn.Module):
 
     def solve(self, y0: Point, z0: Point | None = None) -> tuple[Point, Point]:
         """The resolvent: the (y, z) with y = W z + y0 + bias and z = σ(y) + z0, in one sweep over the blocks."""
-        y0, z0 = self._points(y0=y0, z0=z0)
-        return solve(self.operator, self._plan(y0), self.activation, self._cast(self.weight), self._add_bias(y0), z0)
+        weight, y0, z0 = self._points(y0=y0, z0=z0)
+        return solve(self.operator, self._plan(y0), self.activation, weight, self._add_bias(y0), z0)
 
     def endofunction(self, y: Point, z: Point) -> tuple[Point, Point]:
         """f(y, z) = (W z, σ(y)). `solve` inverts id - f; the bias belongs to y0."""
-        y, z = self._points(y=y, z=z)
-        Wz, _ = solve(self.operator, self._plan(z), None, self._cast(self.weight), None, z)
+        weight, y, z = self._points(y=y, z=z)
+        Wz, _ = solve(self.operator, self._plan(z), None, weight, None, z)
         return Wz, self.activation(y)
 
-    def tangent(self, y: Point) -> "Derivative":
+    def tangent(self, y: Point) -> "Tangent":
         """The derivative machine at y: dy = W dz + dy0, dz = σ'(y) ⊙ dy + dz0."""
-        (y,) = self._points(y=y)
-        return Derivative(self, self.activation.slope(y), transposed=False)
+        _, y = self._points(y=y)
+        return Tangent(self, self.activation.slope(y))
 
-    def dual(self, y: Point) -> "Derivative":
+    def dual(self, y: Point) -> "Dual":
         """The dual machine at y: u = W* v + u0, v = σ'(y) ⊙ u + v0."""
         return self.tangent(y).dual
 
     def weight_cotangent(self, v: Point, z: Point) -> Point:
         """Q = v z* summed over the batch, zero where W is not read: the cotangent of W, from the dual's v."""
-        v, z = self._points(v=v, z=z)
+        _, v, z = self._points(v=v, z=z)
         return weight_cotangent(self.operator, self._plan(v), v, z)
 
     def split(self, z: Point) -> tuple[Point, ...]:
         """The blocks of a tensor, as views."""
         axis, channels = self.operator.channel_axis, self.partition.total
-        if z.shape[axis] != channels:
+        if z.ndim < self.operator.event_ndim or z.shape[axis] != channels:
             raise ValueError(
-                f"z has {z.shape[axis]} channels, split needs all {channels}: sizes={self.partition.sizes}"
+                f"z has shape {tuple(z.shape)}, split needs {self.operator.layout} with all {channels} channels"
             )
         return z.split(self.partition.sizes, dim=axis)
 
@@ -119,7 +124,7 @@ class StructuredMachine(nn.Module):
 
     def as_point(self, y0: Point, z0: Point | None = None, prefix: str = "") -> dict[str, Tensor]:
         """(y0 + bias, z0) in the parts of `as_sum`."""
-        y0, z0 = self._points(y0=y0, z0=z0)
+        _, y0, z0 = self._points(y0=y0, z0=z0)
         halves = {"y": self._add_bias(y0)} | ({} if z0 is None else {"z": z0})
         return {
             f"{prefix}{half}{name}": self.operator.part(x, block.region)
@@ -144,7 +149,7 @@ class StructuredMachine(nn.Module):
 
     def _plan(self, x: Tensor, history: int = 0) -> Plan:
         # len(range(·)) is an int, also where a compiler has a symbol for the number of steps.
-        return self._plan_at(len(range(self.operator.time_steps(x) - history)), history)
+        return self._plan_at(len(range(self.operator.time_steps(x) - history)), len(range(history)))
 
     @torch.compiler.assume_constant_result  # a compiler is not to trace how the plan is built
     def _plan_at(self, time_steps: int, history: int) -> Plan:
@@ -166,37 +171,46 @@ class StructuredMachine(nn.Module):
         return y + self._cast(self.bias).reshape(-1, *(1,) * (-1 - self.operator.channel_axis))
 
     def _points(self, **points: Tensor | None) -> list[Any]:
-        """The given points, checked, zero-extended to all channels and cast as autocast asks; None stays None."""
-        extended = {name: None if x is None else self._extend(name, x) for name, x in points.items()}
-        (first, x), *others = ((name, x) for name, x in extended.items() if x is not None)
+        """The weight and the given points, checked and cast as autocast asks.
+
+        Inputs (y0, z0, …) are zero-extended to all channels, and may be None for zero if one of them is not.
+        """
+        weight = self._cast(self.weight)
+        given = {n: self._checked(n, x, weight) for n, x in points.items() if x is not None or n not in INPUTS}
+        if not given:
+            raise ValueError(f"one of {', '.join(points)} must be given")
+        (first, x), *others = given.items()
         for name, other in others:
             if other.shape != x.shape:
                 raise ValueError(
                     f"{first} and {name} must agree in all but their channels, "
                     f"zero-extended they are {tuple(x.shape)} and {tuple(other.shape)}"
                 )
-        return list(extended.values())
+        return [weight, *(given.get(name) for name in points)]
 
-    def _extend(self, name: str, x: Tensor) -> Tensor:
+    def _checked(self, name: str, x: Tensor | None, weight: Tensor) -> Tensor:
         operator, channels = self.operator, self.partition.total
         if not isinstance(x, Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
-        if x.device != self.weight.device:
-            raise ValueError(f"{name} is on {x.device}, the machine is on {self.weight.device}")
-        if self._cast(x).dtype != self._cast(self.weight).dtype:
-            raise TypeError(f"{name} is {x.dtype}, the machine is {self.weight.dtype}")
+        if x.device != weight.device:
+            raise ValueError(f"{name} is on {x.device}, the machine is on {weight.device}")
+        cast = self._cast(x)
+        if cast.dtype != weight.dtype:
+            raise TypeError(f"{name} is {x.dtype}, the machine is {weight.dtype}")
         if x.ndim < operator.event_ndim or (x.ndim > operator.event_ndim + 1 and not operator.any_batch):
             raise ValueError(f"{name} has shape {tuple(x.shape)}, the machine needs {operator.layout}")
         missing = channels - x.shape[operator.channel_axis]
-        if missing < 0:
+        if missing < 0 or (missing and name not in INPUTS):
+            needed = "the machine has" if missing < 0 else "it needs all"
             raise ValueError(
-                f"{name} has {channels - missing} channels, the machine has {channels}: sizes={self.partition.sizes}"
+                f"{name} has {channels - missing} channels, {needed} {channels}: sizes={self.partition.sizes}"
             )
-        return self._cast(F.pad(x, (*(0, 0) * (-1 - operator.channel_axis), 0, missing)) if missing else x)
+        return F.pad(cast, (*(0, 0) * (-1 - operator.channel_axis), 0, missing)) if missing else cast
 
-    def _cast(self, x: Tensor) -> Tensor:
+    @staticmethod
+    def _cast(x: Tensor) -> Tensor:
         """x in the precision autocast asks for; like autocast, float64 and integers are left alone."""
-        device = self.weight.device.type
+        device = x.device.type
         if device == "meta" or not torch.is_autocast_enabled(device):
             return x
         return x.to(torch.get_autocast_dtype(device)) if x.is_floating_point() and x.dtype != torch.float64 else x
@@ -204,31 +218,52 @@ class StructuredMachine(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class Derivative:
-    """The derivative machine of a structured machine at a point, or its dual: the same solve with slopes for σ."""
+    """A structured machine's derivative at a point, or its dual: the same solve, with slopes for σ."""
 
     machine: StructuredMachine
     slope: Tensor
-    transposed: bool
 
-    @property
-    def dual(self) -> "Derivative":
-        return Derivative(self.machine, self.slope, not self.transposed)
+    def endofunction(self, y: Point, z: Point) -> tuple[Point, Point]:
+        """(W dz, σ'(y) ⊙ dy) of a tangent (dy, dz) or, for the dual, (W* v, σ'(y) ⊙ u) of a cotangent (u, v)."""
+        weight, y, z, _ = self.machine._points(y=y, z=z, slope=self.slope)
+        Wz, _ = solve(self.machine.operator, self._plan, None, weight, None, z)
+        return Wz, self.slope * y
 
     @property
     def _plan(self) -> Plan:
         plan = self.machine._plan(self.slope)
-        return plan.dual if self.transposed else plan
+        return plan.dual if isinstance(self, Dual) else plan
 
-    def endofunction(self, y: Point, z: Point) -> tuple[Point, Point]:
-        """(W dz, σ'(y) ⊙ dy) of a tangent (dy, dz) or, for the dual, (W* v, σ'(y) ⊙ u) of a cotangent (u, v)."""
-        y, z, _ = self.machine._points(y=y, z=z, slope=self.slope)
-        Wz, _ = solve(self.machine.operator, self._plan, None, self.machine._cast(self.machine.weight), None, z)
-        return Wz, self.slope * y
+    def _solve(self, **inputs: Point | None) -> tuple[Point, Point]:
+        weight, y0, z0 = self.machine._points(**inputs)
+        for name, x in zip(inputs, (y0, z0), strict=True):
+            if x is not None and x.shape != self.slope.shape:
+                raise ValueError(
+                    f"{name} and y must agree in all but their channels, "
+                    f"zero-extended they are {tuple(x.shape)} and {tuple(self.slope.shape)}"
+                )
+        return solve(self.machine.operator, self._plan, self.slope, weight, y0, z0)
 
-    def solve(self, y0: Point | None = None, z0: Point | None = None) -> tuple[Point, Point]:
-        """(dy, dz) from (dy0, dz0) or, for the dual, (u, v) from (u0, v0); None is zero."""
-        names = ("u0", "v0") if self.transposed else ("dy0", "dz0")
-        if y0 is None and z0 is None:
-            raise ValueError(f"one of {names[0]}, {names[1]} must be given")
-        y0, z0, _ = self.machine._points(**dict(zip(names, (y0, z0), strict=True)), y=self.slope)
-        return solve(self.machine.operator, self._plan, self.slope, self.machine._cast(self.machine.weight), y0, z0)
+
+class Tangent(Derivative):
+    """dy = W dz + dy0, dz = σ'(y) ⊙ dy + dz0."""
+
+    @property
+    def dual(self) -> "Dual":
+        return Dual(self.machine, self.slope)
+
+    def solve(self, dy0: Point | None = None, dz0: Point | None = None) -> tuple[Point, Point]:
+        """(dy, dz); None is zero."""
+        return self._solve(dy0=dy0, dz0=dz0)
+
+
+class Dual(Derivative):
+    """u = W* v + u0, v = σ'(y) ⊙ u + v0."""
+
+    @property
+    def dual(self) -> Tangent:
+        return Tangent(self.machine, self.slope)
+
+    def solve(self, u0: Point | None = None, v0: Point | None = None) -> tuple[Point, Point]:
+        """(u, v); None is zero."""
+        return self._solve(u0=u0, v0=v0)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -72,8 +72,8 @@ class Operator(ABC):
         """W[lags, to, source] z, for the z of that source alone: one edge of the machine as a sum."""
 
     @abstractmethod
-    def mask(self, channels: Tensor) -> Tensor:
-        """The mask `[lag, out, in]`, in the shape of a weight."""
+    def mask(self, read: Tensor) -> Tensor:
+        """The mask `[lag, out, in]` of what is read, in the shape of a weight."""
 
     def part(self, x: Tensor, region: Region) -> Tensor:
         """x[region], as a view."""
@@ -87,7 +87,7 @@ class Operator(ABC):
         return torch.ones(self.weight_shape[self.weight_axes[0]], *(1,) * (-1 - self.channel_axis), dtype=torch.bool)
 
 
-@dataclass(unsafe_hash=True)
+@dataclass
 class Dense(Operator):
     """W of shape (n, n), `[out, in]`, on points (..., n)."""
 
@@ -117,11 +117,11 @@ class Dense(Operator):
     def block(self, weight: Tensor, z: Tensor, to: Region, source: Region, lags: Sequence[int]) -> Tensor:
         return z @ _narrow(_narrow(weight, -2, to.channels), -1, source.channels).mT
 
-    def mask(self, channels: Tensor) -> Tensor:
-        return channels[0]
+    def mask(self, read: Tensor) -> Tensor:
+        return read[0]
 
 
-@dataclass(unsafe_hash=True)
+@dataclass
 class Conv(Operator):
     """W of shape (n, n, *kernel), acting as y[t] = Σ_k W[k] z[t + k - before] on points (batch, n, *space)."""
 
@@ -152,6 +152,8 @@ class Conv(Operator):
             convolve = torch.func.vmap(convolve)
 
         def add(y: Tensor, z: Tensor, product: Product) -> None:
+            if not torch.compiler.is_compiling() and y.numel() == 0:
+                return  # the library's convolutions refuse an empty space
             rectangle = _narrow(_narrow(W, axis - 1, product.to.channels), axis, product.source.channels)
             with nullcontext() if torch.compiler.is_compiling() else _ieee_float32(z):
                 self.part(y, product.to).add_(convolve(_pad(self.part(z, product.source), excess), rectangle))
@@ -160,6 +162,8 @@ class Conv(Operator):
 
     def accumulate_cotangent(self, Q: Tensor, v: Tensor, z: Tensor, rectangle: Rectangle, history: int) -> None:
         to, source = rectangle.to, rectangle.source
+        if not torch.compiler.is_compiling() and v.numel() == 0:
+            return
         axis, ones = self.channel_axis, [1] * len(self.kernel)
         common, excess = self._paddings(transposed=False)
         part = _narrow(_narrow(Q, axis - 1, to), axis, source)
@@ -178,8 +182,8 @@ class Conv(Operator):
         padded = F.pad(z, [p for pair in reversed(self.padding) for p in pair])
         return convolve(padded, _narrow(_narrow(weight, 0, to.channels), 1, source.channels))
 
-    def mask(self, channels: Tensor) -> Tensor:
-        return channels[0].reshape(self.channels, self.channels, *(1,) * len(self.kernel)).expand(self.weight_shape)
+    def mask(self, read: Tensor) -> Tensor:
+        return read[0].reshape(self.channels, self.channels, *(1,) * len(self.kernel)).expand(self.weight_shape)
 
     def _paddings(self, transposed: bool) -> tuple[list[int], tuple[int, ...]]:
         """What the convolution pads on both sides by itself, and the rest, as `F.pad` wants it: last axis first."""
@@ -188,7 +192,7 @@ class Conv(Operator):
         return common, tuple(p - c for pair, c in zip(pairs[::-1], common[::-1], strict=True) for p in pair)
 
 
-@dataclass(unsafe_hash=True)
+@dataclass
 class Lagged(Operator):
     """W of shape (lags + 1, n, n), `[lag, out, in]`, acting as y[t] = Σ_τ W[τ] z[t - τ] on points (batch, time, n)."""
 
@@ -256,8 +260,8 @@ class Lagged(Operator):
             total = total + shifted @ _narrow(_narrow(weight[lag], -2, to.channels), -1, source.channels).mT
         return total
 
-    def mask(self, channels: Tensor) -> Tensor:
-        return channels
+    def mask(self, read: Tensor) -> Tensor:
+        return read
 
     def part(self, x: Tensor, region: Region) -> Tensor:
         return _narrow(_narrow(x, -2, region.times), -1, region.channels)
@@ -271,19 +275,21 @@ class Lagged(Operator):
 
 @contextmanager
 def _ieee_float32(x: Tensor) -> Iterator[None]:
-    """No TF32 in cuDNN, where PyTorch has it on by default, unless `torch.set_float32_matmul_precision` asks for it.
+    """No TF32 in cuDNN, where PyTorch has it on by default, unless the precision of matrix products allows it too.
 
     Dynamo cannot trace such a switch, so in compiled code PyTorch's own flag decides.
     """
-    switch = x.dtype == torch.float32 and x.is_cuda and torch.get_float32_matmul_precision() == "highest"
-    before = switch and torch.backends.cudnn.allow_tf32
-    if before:
-        torch.backends.cudnn.allow_tf32 = False
+    backends: Any = torch.backends
+    asked = "tf32" in (backends.fp32_precision, backends.cuda.matmul.fp32_precision)
+    before = backends.cudnn.conv.fp32_precision
+    if x.dtype != torch.float32 or not x.is_cuda or asked or before == "ieee":
+        yield
+        return
+    backends.cudnn.conv.fp32_precision = "ieee"
     try:
         yield
     finally:
-        if before:
-            torch.backends.cudnn.allow_tf32 = True
+        backends.cudnn.conv.fp32_precision = before
 
 
 def _narrow(x: Tensor, axis: int, part: range) -> Tensor:

@@ -1,7 +1,7 @@
 """The ordered partition I_0 ⊔ … ⊔ I_n and which of its blocks feed which."""
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
@@ -23,16 +23,13 @@ def integer(name: str, value: int, minimum: int) -> int:
     return operator.index(value)
 
 
-def positive_integers(name: str, values: Sequence[int]) -> tuple[int, ...]:
-    try:
-        integers = tuple(operator.index(value) for value in values if not isinstance(value, bool))
-    except TypeError:
-        integers = None
-    if integers is None or len(integers) < len(values):
+def integers(name: str, values: Sequence[int], minimum: int = 1) -> tuple[int, ...]:
+    if isinstance(values, str) or not isinstance(values, Iterable):
         raise TypeError(f"{name} must be a sequence of integers, got {values!r}")
-    if not integers or min(integers) < 1:
-        raise ValueError(f"{name} must be one or more positive integers, got {values!r}")
-    return integers
+    numbers = tuple(integer(f"each of {name}", value, minimum) for value in values)
+    if not numbers:
+        raise ValueError(f"{name} is empty: at least one integer is needed")
+    return numbers
 
 
 @dataclass(frozen=True, init=False)
@@ -46,7 +43,7 @@ class Partition:
     sizes: tuple[int, ...]
 
     def __init__(self, sizes: Sequence[int]):
-        object.__setattr__(self, "sizes", positive_integers("sizes", sizes))
+        object.__setattr__(self, "sizes", integers("sizes", sizes))
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -90,8 +87,8 @@ def connect(connections: ConnectionsLike, partition: Partition, lags: int = 0, t
     """
     n = len(partition)
     if isinstance(connections, str):
-        earlier, later = torch.ones(n, n, dtype=torch.bool, device="cpu").tril(-1), torch.eye(n, device="cpu") > 0
-        named = {"all": (earlier, torch.ones_like(earlier)), "sequential": (later.roll(1, 0) & earlier, later)}
+        earlier, itself = torch.ones(n, n, dtype=torch.bool, device="cpu").tril(-1), torch.eye(n, device="cpu") > 0
+        named = {"all": (earlier, torch.ones_like(earlier)), "sequential": (itself.roll(1, 0) & earlier, itself)}
         if connections not in named:
             raise ValueError(
                 f"connections={connections!r} is unknown: use {', '.join(map(repr, named))} "
@@ -99,7 +96,7 @@ def connect(connections: ConnectionsLike, partition: Partition, lags: int = 0, t
             )
         matrix = torch.stack([named[connections][lag >= time_block] for lag in range(lags + 1)])
     else:
-        matrix = _checked(connections, n, lags, partition)
+        matrix = _checked(connections, partition, lags)
         if matrix.ndim == 2:
             long = lags >= time_block
             matrix = torch.stack([matrix.tril(-1) if long and lag < time_block else matrix for lag in range(lags + 1)])
@@ -114,17 +111,19 @@ def connect(connections: ConnectionsLike, partition: Partition, lags: int = 0, t
     return Connections(tuple(matrices.setdefault(lag, lag) for lag in rows), time_block)
 
 
-def _checked(connections: Sequence | Tensor, n: int, lags: int, partition: Partition) -> Tensor:
+def _checked(connections: Sequence | Tensor, partition: Partition, lags: int) -> Tensor:
+    n = len(partition)
     try:
-        matrix = torch.as_tensor(connections, device="cpu")
+        per_lag = not isinstance(connections, Tensor) and all(isinstance(matrix, Tensor) for matrix in connections)
+        matrix = torch.stack(list(connections)) if per_lag else torch.as_tensor(connections)
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(f"connections must be a boolean block matrix, got {connections!r}") from None
     if matrix.dtype != torch.bool:
         raise TypeError(f"connections must be boolean, got {matrix.dtype}")
-    if matrix.shape != (n, n) and not (lags and matrix.shape == (lags + 1, n, n)):
+    if matrix.shape not in ((n, n), (lags + 1, n, n)):
         raise ValueError(
             f"connections has shape {tuple(matrix.shape)}, {n} blocks need ({n}, {n})"
             + (f" or, with lags={lags}, ({lags + 1}, {n}, {n})" if lags else "")
             + f": sizes={partition.sizes}"
         )
-    return matrix
+    return matrix.cpu()

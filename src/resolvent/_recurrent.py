@@ -90,21 +90,23 @@ class RecurrentMachine(StructuredMachine):
 
         Past the `lengths` of its sequences, a batch comes out as zeros, has no influence and gets no gradient.
         """
-        y0, z0 = self._points(y0=y0, z0=z0)
+        weight, y0, z0 = self._points(y0=y0, z0=z0)
+        y0 = self._add_bias(y0)
         inside = None if lengths is None else self._inside(lengths, y0)
         if inside is not None:
             y0, z0 = y0.where(inside, 0), None if z0 is None else z0.where(inside, 0)
-        y0 = self._add_bias(y0)
         past = 0
         if history is not None:
             history = self._history(history, y0)
             past = history.shape[-2]
             z0 = torch.cat([history, y0.new_zeros(y0.shape) if z0 is None else z0], -2)
             y0 = torch.cat([torch.zeros_like(history), y0], -2)
-        weight = self._cast(self.weight)
-        solution = solve(self.operator, self._plan(y0, past), self.activation, weight, y0, z0)
+            inside = None if inside is None else torch.cat([torch.ones_like(history, dtype=torch.bool), inside], -2)
+        solution = solve(self.operator, self._plan(y0, past), self.activation, weight, y0, z0, inside)
+        if inside is not None:
+            solution = (x.where(inside, 0) for x in solution)
         y, z = (x[..., past:, :] for x in solution)
-        return (y, z) if inside is None else (y.where(inside, 0), z.where(inside, 0))
+        return y, z
 
     def initial_state(self, batch: int | None = None) -> State:
         """The state before the first step: the z of the last `lags` steps, all zero. No batch axis for None."""
@@ -113,23 +115,24 @@ class RecurrentMachine(StructuredMachine):
 
     def step(self, x: Float[Tensor, "*batch inputs"], state: State) -> tuple[Float[Tensor, "*batch channels"], State]:
         """z of the next time step and the state after it: the numbers of the whole sequence, in constant memory."""
-        if x.ndim != state.ndim - 1:
-            raise ValueError(f"x has shape {tuple(x.shape)}, one step with this state needs {state.ndim - 1} axes")
+        if x.ndim != state.ndim - 1 or state.shape[-2] != self.operator.lags:
+            raise ValueError(
+                f"x has shape {tuple(x.shape)} and state {tuple(state.shape)}: a step needs (batch, inputs) and "
+                f"(batch, {self.operator.lags}, {self.partition.total}), as from initial_state, or both without batch"
+            )
         _, z = self.solve(x.unsqueeze(-2), history=state)
         return z.squeeze(-2), torch.cat([state, z], -2)[..., 1:, :]
 
     def _history(self, history: Tensor, y0: Tensor) -> Tensor:
-        (checked,) = self._points(history=history)
-        if history.shape[-1] != y0.shape[-1] or history.shape[:-2] != y0.shape[:-2]:
-            raise ValueError(
-                f"history has shape {tuple(history.shape)}, it needs all {y0.shape[-1]} channels and the batch of y0: "
-                f"{(*y0.shape[:-2], self.operator.lags, y0.shape[-1])}"
-            )
+        _, checked = self._points(history=history)
+        if checked.shape[:-2] != y0.shape[:-2]:
+            raise ValueError(f"history has shape {tuple(history.shape)}, y0 has the batch {tuple(y0.shape[:-2])}")
         return checked[..., max(0, checked.shape[-2] - self.operator.lags) :, :]
 
     def _inside(self, lengths: Sequence[int] | Tensor, y0: Tensor) -> Tensor:
-        """True at the steps before each sequence's end, as (batch, time, 1)."""
+        """True before each sequence's end, in the shape of y0."""
         lengths = torch.as_tensor(lengths, device=y0.device)
+        lengths = lengths if lengths.numel() else lengths.long()  # an empty list is one of floats
         time_steps = y0.shape[-2]
         if lengths.dtype.is_floating_point or lengths.dtype == torch.bool or lengths.shape != y0.shape[:-2]:
             raise ValueError(
@@ -141,4 +144,4 @@ class RecurrentMachine(StructuredMachine):
             out_of_range = values[(values < 0) | (values > time_steps)]
             if out_of_range.numel():
                 raise ValueError(f"lengths must be from 0 to {time_steps}, got {out_of_range[0].item()}")
-        return (torch.arange(time_steps, device=y0.device) < lengths.unsqueeze(-1)).unsqueeze(-1)
+        return (torch.arange(time_steps, device=y0.device) < lengths.unsqueeze(-1)).unsqueeze(-1).expand(y0.shape)
