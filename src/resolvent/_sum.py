@@ -9,13 +9,10 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ._order import Edge, NotAMachine, levels
 from ._trace import trace
 
 Point = Mapping[str, Tensor]
-
-
-class NotAMachine(ValueError):
-    """id - f cannot be inverted in finitely many steps; the message has the evidence."""
 
 
 class DepthStep(NamedTuple):
@@ -259,7 +256,7 @@ class Sum(Machine):
     >>> f = Sum([Layer(torch.sin, reads="a", writes="b"), Layer(torch.cos, reads="b", writes="a")])
     Traceback (most recent call last):
     ...
-    resolvent._sum.NotAMachine: the layers depend on each other in a cycle: f1 → b → f2 → a → f1
+    resolvent._order.NotAMachine: the layers depend on each other in a cycle: f1 → b → f2 → a → f1
     """
 
     def __init__(self, machines: Iterable[Machine]):
@@ -274,7 +271,8 @@ class Sum(Machine):
         self.labels = {}
         for i, layer in enumerate(terms, 1):
             self.labels.setdefault(layer, layer.name or f"f{i}")
-        self.levels = _levels(self.layers, self.labels)
+        order = levels([Edge(self.labels[layer], layer.reads, layer.writes) for layer in terms])
+        self.levels = tuple(tuple(terms[i] for i in level) for level in order)
 
     @classmethod
     def from_sequential(cls, sequential: nn.Sequential) -> "Sum":
@@ -318,53 +316,6 @@ def _names(argument: str, names: str | Sequence[str]) -> tuple[str, ...]:
     if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise ValueError(f"{argument} must be a name or a tuple of different names, got {names!r}")
     return names
-
-
-def _levels(layers: tuple[Layer, ...], labels: dict[Layer, str]) -> tuple[tuple[Layer, ...], ...]:
-    """Earliest first: a layer's level is one more than that of the latest part it reads. Linear in the graph."""
-    readers: dict[str, list[int]] = {}
-    writers: dict[str, int] = {}
-    for i, layer in enumerate(layers):
-        for name in layer.reads:
-            readers.setdefault(name, []).append(i)
-        for name in layer.writes:
-            writers[name] = writers.get(name, 0) + 1
-    waiting = [sum(name in writers for name in layer.reads) for layer in layers]
-    ready = [i for i, count in enumerate(waiting) if count == 0]
-    levels: list[tuple[Layer, ...]] = []
-    while ready:
-        levels.append(tuple(layers[i] for i in ready))
-        following = []
-        for name in (name for i in ready for name in layers[i].writes):
-            writers[name] -= 1
-            for reader in readers.get(name, ()) if writers[name] == 0 else ():
-                waiting[reader] -= 1
-                if waiting[reader] == 0:
-                    following.append(reader)
-        ready = sorted(following)
-    stuck = [layer for layer, count in zip(layers, waiting, strict=True) if count]
-    if stuck:
-        raise NotAMachine(f"the layers depend on each other in a cycle: {_cycle(stuck, labels)}")
-    return tuple(levels)
-
-
-def _cycle(stuck: list[Layer], labels: dict[Layer, str]) -> str:
-    """A cycle as `f1 → b → f2 → a → f1`: from a stuck layer, back along parts that stuck layers write."""
-    writer = {name: layer for layer in reversed(stuck) for name in layer.writes}
-    path: list[tuple[Layer, str]] = []
-    layer = stuck[0]
-    while layer not in [visited for visited, _ in path]:
-        part = next(name for name in layer.reads if name in writer)
-        path.append((layer, part))
-        layer = writer[part]
-    cycle = path[[visited for visited, _ in path].index(layer) :]
-    # Walked against the flow of data, so read it backwards, starting from the earliest layer of the sum.
-    forward = [(visited, part) for visited, part in reversed(cycle)]
-    first = min(range(len(forward)), key=lambda k: stuck.index(forward[k][0]))
-    forward = forward[first:] + forward[:first]
-    names = [labels[visited] for visited, _ in forward]
-    parts = [part for _, part in forward[1:] + forward[:1]]
-    return " → ".join(word for pair in zip(names, parts, strict=True) for word in pair) + f" → {names[0]}"
 
 
 def _tangent(layer: Layer, label: str, x: Point) -> Layer:
