@@ -1,6 +1,5 @@
 """The first half of the paper: layers, sums, independence, depth, and derivatives of machines."""
 
-import time
 from typing import Any
 
 import pytest
@@ -71,7 +70,7 @@ def networks(draw, names="abcdefgh"):
         first = draw(st.integers(1, len(names) - 1))
         writes = draw(st.lists(st.sampled_from(names[first:]), min_size=1, max_size=2, unique=True))
         earlier = names[: names.index(min(writes))]
-        reads = draw(st.lists(st.sampled_from(earlier), min_size=1, max_size=3, unique=True))
+        reads = draw(st.lists(st.sampled_from(earlier), min_size=0, max_size=3, unique=True))
         layers.append(layer(" ".join(reads), " ".join(writes)))
     return draw(st.permutations(layers))
 
@@ -186,12 +185,14 @@ def test_sums_flatten_and_the_empty_sum_is_zero():
     assert (nothing + f1).layers == (f1,)
 
 
-def test_ten_thousand_layers_are_ordered_in_well_under_a_second():
+def test_ten_thousand_layers_are_ordered_evaluated_and_searched_for_cycles():
     layers = [rv.Layer(torch.sin, reads=f"p{i}", writes=f"p{i + 1}") for i in range(10_000)]
-    start = time.process_time()
     f = rv.Sum(reversed(layers))
-    assert time.process_time() - start < 2  # about a quarter of a second, with room for a busy machine
     assert f.depth == 10_000
+    h = f({"p0": torch.ones(1)})
+    assert_close(h["p10000"], f.endofunction(h)["p10000"])
+    with pytest.raises(rv.NotAMachine, match="f1 → p1 → f2 → p2"):
+        rv.Sum([*layers, rv.Layer(torch.sin, reads="p10000", writes="p0")])
 
 
 def test_a_cycle_is_named():
@@ -241,7 +242,7 @@ def test_tangent_and_dual_resolvents_are_the_derivatives_of_the_resolvent(layers
     assert_same_point(f.tangent(h)(dx0), dh)
     _, pull = torch.func.vjp(lambda x: f(x), x0)[:2]
     assert_same_point(f.dual(h)(u0), pull(u0)[0])
-    assert f.tangent(h).depth == f.dual(h).depth == f.depth
+    assert f.tangent(h).depth == f.dual(h).depth <= f.depth  # less where a chain starts with a constant layer
 
 
 @given(networks())
@@ -255,6 +256,16 @@ def test_parameter_cotangents_are_autograds(layers):
     actual = f.parameter_cotangents(h, f.dual(h)(u0))
     names = [name for name, _ in f.named_parameters()]
     assert_equal([actual[name] for name in names], expected)
+
+
+def test_the_cotangents_of_a_shared_parameter_add():
+    shared = Mix(1, 1)
+    f = rv.Layer(shared, reads="a", writes="b") + rv.Layer(shared, reads="b", writes="c")
+    x0 = {"a": torch.randn(3, 2, dtype=f64)}
+    h = f(x0)
+    expected = torch.autograd.grad(h["c"].sum(), shared.weight, retain_graph=True)
+    actual = f.parameter_cotangents(h, f.dual(h)({"c": torch.ones(3, 2, dtype=f64)}))
+    assert_equal(list(actual.values()), expected)
 
 
 def test_what_is_missing_in_a_tangent_costs_nothing():
@@ -344,7 +355,7 @@ def test_a_nilpotent_operator_is_a_machine_in_any_basis(n, seed):
     f = rv.LinearMachine(1e-9 * basis @ blocks @ basis.mT)
     index = next(k for k in range(1, n + 1) if not torch.linalg.matrix_power(blocks, k).any())
     assert f.depth == index - 1
-    assert [kernel.shape[1] for kernel in f.kernels] == [
+    assert [kernel.shape[1] for kernel in f.kernels()] == [
         n - int(torch.linalg.matrix_rank(torch.linalg.matrix_power(blocks, k))) for k in range(1, index + 1)
     ]
     x0 = torch.randn(3, n, generator=generator, dtype=f64)
@@ -365,13 +376,33 @@ def test_the_sum_of_nilpotent_operators_with_vanishing_product_is_nilpotent():
     assert depths == [2, 2, 4]
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("n", [8, 20])
+def test_depth_does_not_hang_on_the_scale_of_entries(n, dtype):
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        matrix = torch.randn(n, n, generator=generator, dtype=dtype).triu(1)
+        f = rv.LinearMachine(matrix)
+        assert f.depth == f.dual.depth == n - 1
+    badly_scaled = torch.tensor([[0, 1e10, 0], [0, 0, 1e-10], [0, 0, 0]], dtype=dtype)
+    assert rv.LinearMachine(badly_scaled).depth == 2
+    assert rv.LinearMachine(torch.zeros(3, 3, dtype=dtype)).depth == 0
+
+
 def test_an_operator_that_is_not_nilpotent_is_refused_with_evidence():
-    matrix = torch.tensor([[0.0, 1, 0], [0, 0, 1], [1e-6, 0, 0]], dtype=f64)
-    with pytest.raises(rv.NotAMachine, match=r"on a quotient of dimension 3 it is invertible, .* 1.00e-06 is above"):
+    matrix = torch.tensor([[0.0, 1, 0], [0, 0, 1], [1e-4, 0, 0]], dtype=f64)
+    with pytest.raises(
+        rv.NotAMachine, match=r"its power 4 has entries up to 1.00e-04, \d.\de\+\d\d times what would be"
+    ):
         rv.LinearMachine(matrix)
-    assert rv.LinearMachine(matrix, tolerance=1e-5).depth == 2
+    for seed in range(20):
+        S, D = torch.randn(2, 6, 6, dtype=f64, generator=torch.Generator().manual_seed(seed))
+        with pytest.raises(rv.NotAMachine, match="not nilpotent"):
+            rv.LinearMachine(100 * S @ torch.diag(0.1 * D[0]) @ torch.linalg.inv(S))
     with pytest.raises(ValueError, match=r"matrix must be square and of floating point, got \(2, 3\)"):
         rv.LinearMachine(torch.zeros(2, 3))
+    with pytest.raises(ValueError, match=r"x0 has shape \(5,\), the machine needs \(..., 3\)"):
+        rv.LinearMachine(torch.zeros(3, 3))(torch.ones(5))
 
 
 def test_a_function_of_known_depth_is_solved_by_its_depth_sequence():
@@ -386,6 +417,12 @@ def test_a_function_of_known_depth_is_solved_by_its_depth_sequence():
         rv.verify(shallow, x0)
     with pytest.raises(ValueError, match="depth must be an integer of at least 0, got -1"):
         rv.EndofunctionMachine(torch.sin, depth=-1)
+
+
+def test_verify_sees_nan():
+    machine = rv.EndofunctionMachine(lambda x: {"b": x["a"] * float("nan")}, depth=1)
+    with pytest.raises(rv.NotAMachine, match="residual nan"):
+        rv.verify(machine, {"a": torch.ones(2)})
 
 
 def test_verify_sees_a_solution_that_depends_on_the_start():
@@ -405,11 +442,10 @@ def test_a_structured_machine_is_the_sum_it_expands_into(name):
     f = machine.as_sum(*case.extent if "recurrent" in name else ())
     h = f(machine.as_point(y0, z0))
     y, z = machine.solve(y0, z0)
-    no_bias = dict.fromkeys(machine.as_point(y, z))
     for half, x in (("y", y), ("z", z)):
-        for part in (part for part in no_bias if part.startswith(half)):
-            region = machine.as_point(torch.zeros_like(y), x)["z" + part[1:]]
-            assert_equal(h[part], region)
+        for part, value in machine.as_point(torch.zeros_like(y), x).items():
+            if part.startswith("z"):  # y's own parts would have the bias added
+                assert_equal(h[half + part[1:]], value)
     if "some" not in name and "sequential" not in name:
         assert f.depth == case.depth
 
@@ -440,7 +476,7 @@ def test_from_sequential():
     x = torch.randn(5, 3)
     assert f.depth == 3
     assert_close(f({"x0": x})["x3"], network(x))
-    assert [p is q for p, q in zip(f.parameters(), network.parameters(), strict=True)]
+    assert all(p is q for p, q in zip(f.parameters(), network.parameters(), strict=True))
 
 
 class ResidualBlock(nn.Module):
@@ -490,13 +526,52 @@ def test_from_module_is_the_same_network_with_the_depth_of_its_longest_path(netw
     assert {id(p) for p in f.parameters()} == {id(p) for p in module.parameters()}
 
 
+class Negate(nn.Module):
+    def forward(self, x):
+        return x.neg_() + 1
+
+
 def test_from_module_refuses_what_is_not_a_pure_function():
-    with pytest.raises(ValueError, match="writes to its input in place"):
+    with pytest.raises(ValueError, match="module works in place"):
         rv.Sum.from_module(nn.Sequential(nn.Linear(2, 2), nn.ReLU(inplace=True)), torch.randn(3, 2))
+    example = torch.ones(3, 2)
+    with pytest.raises(ValueError, match="writes to its input in place"):
+        rv.Sum.from_module(Negate(), example)
+    assert_close(example, torch.ones(3, 2))
     with pytest.raises(ValueError, match="not a pure function"):
         rv.Sum.from_module(nn.Sequential(nn.Dropout()), torch.randn(30, 2))
     with pytest.raises(ValueError, match="example has 2 tensors, Sequential takes input"):
         rv.Sum.from_module(nn.Sequential(nn.Tanh()), torch.randn(3), torch.randn(3))
+
+
+class Sizes(nn.Module):
+    def forward(self, x, unused):
+        n = x.size(0) // 2
+        return torch.cos(x[:n]) + torch.sin(torch.sin(x))[:n]
+
+
+def test_from_module_computes_sizes_where_they_are_used():
+    x = torch.randn(4, 2)
+    f = rv.Sum.from_module(Sizes(), x, x)
+    assert f.depth == 4 == longest_path(f.layers)
+    new = torch.randn(6, 2)
+    assert_close(f({"x": new, "unused": new})["add"], Sizes()(new, new))
+
+
+def test_from_module_takes_a_machine_for_one_layer():
+    machine = rv.DenseMachine((2, 3))
+    f = rv.Sum.from_module(nn.Sequential(machine, nn.Tanh()), torch.randn(4, 2))
+    assert f.depth == 2
+
+
+def test_integers_are_constants_of_the_derivatives():
+    embedding = nn.Embedding(5, 2, dtype=f64)
+    f = rv.Layer(embedding, reads="index", writes="x") + rv.Layer(torch.sin, reads="x", writes="y")
+    h = f({"index": torch.tensor([1, 4])})
+    u = f.dual(h)({"y": torch.ones(2, 2, dtype=f64)})
+    assert_equal(u["x"], h["x"].cos())
+    expected = torch.autograd.grad(h["y"].sum(), embedding.weight)
+    assert_equal(list(f.parameter_cotangents(h, u).values()), expected)
 
 
 def test_to_networkx_is_the_bipartite_graph():
@@ -504,9 +579,9 @@ def test_to_networkx_is_the_bipartite_graph():
     f1, f2, f3, f4, f5 = the_papers_figure()
     graph = (f1 + f2 + f3 + f4 + f5).to_networkx()
     assert networkx.is_directed_acyclic_graph(graph)
-    assert set(graph.successors("f4")) == {"x5", "x6", "x7"}
+    assert set(graph.successors(f4)) == {"x5", "x6", "x7"}
     assert networkx.dag_longest_path_length(graph) == 2 * 4
-    assert graph.nodes["x1"]["kind"] == "part"
+    assert graph.nodes[f4]["label"] == "f4"
 
 
 # -- modules and errors
@@ -546,6 +621,8 @@ BAD = [
     ),
     (lambda: untyped.Layer(torch.sin, reads="a", writes=()), ValueError, "writes is empty"),
     (lambda: untyped.Layer(3, reads="a", writes="b"), TypeError, "module must be a module or a function, got 3"),
+    (lambda: untyped.Layer(nn.ReLU(inplace=True), reads="a", writes="b"), ValueError, "module works in place"),
+    (lambda: sine.parameter_cotangents({"a": x}, {"c": x}), ValueError, "u has the unknown part 'c'"),
     (lambda: untyped.Sum([torch.nn.Tanh()]), TypeError, "a sum is of layers and sums, got Tanh"),
     (lambda: sine({"c": x, "a": x}), ValueError, "x0 has the unknown part 'c': the machine has a, b"),
     (lambda: sine({}), ValueError, "f1 reads a, which the point lacks: it has no parts"),

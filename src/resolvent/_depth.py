@@ -1,6 +1,6 @@
 """Finite depth without named layers: nilpotent operators, functions of known depth, and depth cofiltrations."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -10,19 +10,22 @@ from torch import Tensor, nn
 from ._sum import Machine, NotAMachine, Point
 
 AnyPoint: TypeAlias = Any  # a tensor or a dict of tensors
-Subspace = frozenset[str] | Mapping[str, Tensor]
+Subspace = Set[str] | Mapping[str, Tensor]
 """The parts that a subspace keeps, whole or where a mask is True."""
 
 
 class LinearMachine(nn.Module):
     """A nilpotent operator f on points (..., n), in any basis: R_f = id + f + f² + … + f^d.
 
-    The depth d, with f^(d+1) = 0, comes from the chain of kernels 0 ⊂ ker f ⊂ ker f² ⊂ …, found by orthogonal
-    deflation; singular values below `tolerance` times the largest count as zero.
+    The depth d is the first with f^(d+1) = 0, where the chain 0 ⊆ ker f ⊆ ker f² ⊆ … reaches all of X. A power counts as
+    zero if each entry is below `tolerance` times the same entry of |f|^(d+1), which is what rounding can explain whatever
+    the scale, and if it is negligible beside |f| |f^d|.
 
     >>> LinearMachine(torch.tensor([[1.0, -1.0], [1.0, -1.0]])).depth
     1
     """
+
+    matrix: Tensor
 
     def __init__(self, matrix: Tensor, *, tolerance: float | None = None):
         super().__init__()
@@ -30,55 +33,66 @@ class LinearMachine(nn.Module):
             raise ValueError(
                 f"matrix must be square and of floating point, got {tuple(matrix.shape)} of {matrix.dtype}"
             )
-        self.matrix = matrix
-        self.tolerance = 10 * len(matrix) * torch.finfo(matrix.dtype).eps if tolerance is None else tolerance
-        self.kernels = _kernels(matrix.detach(), self.tolerance)
-        """Orthonormal bases, as columns, of ker f, ker f², …; the last is all of X."""
-
-    @property
-    def depth(self) -> int:
-        return max(0, len(self.kernels) - 1)
+        if isinstance(matrix, nn.Parameter):
+            self.matrix = matrix
+        else:
+            self.register_buffer("matrix", matrix)
+        self.tolerance = tolerance
+        self.depth = _depth(matrix.detach(), tolerance)
 
     def forward(self, x0: Tensor) -> Tensor:
         return self.resolvent(x0)
 
     def resolvent(self, x0: Tensor) -> Tensor:
         """h = x0 + f(x0 + f(x0 + …))."""
+        self._check("x0", x0)
         h = x0
         for _ in range(self.depth):
             h = x0 + self.endofunction(h)
         return h
 
     def endofunction(self, x: Tensor) -> Tensor:
-        if x.ndim < 1 or x.shape[-1] != len(self.matrix):
-            raise ValueError(f"x has shape {tuple(x.shape)}, the machine needs (..., {len(self.matrix)})")
+        self._check("x", x)
         return x @ self.matrix.mT
 
     @property
     def dual(self) -> "LinearMachine":
         return LinearMachine(self.matrix.mT, tolerance=self.tolerance)
 
+    def kernels(self) -> list[Tensor]:
+        """Orthonormal bases, as columns, of ker f, ker f², …, ker f^(d+1) = X: the cofiltration, read backwards."""
+        bases = []
+        for k in range(1, self.depth + 2):
+            _, singular, V = torch.linalg.svd(torch.linalg.matrix_power(self.matrix, k))
+            threshold = 10 * len(singular) * torch.finfo(singular.dtype).eps * singular[:1]
+            bases.append(V[singular <= threshold].mT if k <= self.depth else V.mT)
+        return bases
+
     def extra_repr(self) -> str:
         return f"dimension={len(self.matrix)}, depth={self.depth}"
 
+    def _check(self, name: str, x: Tensor) -> None:
+        if x.ndim < 1 or x.shape[-1] != len(self.matrix):
+            raise ValueError(f"{name} has shape {tuple(x.shape)}, the machine needs (..., {len(self.matrix)})")
 
-def _kernels(matrix: Tensor, tolerance: float) -> list[Tensor]:
-    n = len(matrix)
-    kernel, rest = matrix.new_zeros(n, 0), torch.eye(n, dtype=matrix.dtype, device=matrix.device)
-    threshold = tolerance * torch.linalg.matrix_norm(matrix, 2) if n else 0
-    kernels = []
-    while rest.shape[1]:
-        # f on X / ker f^i, in an orthonormal basis of the complement of ker f^i
-        _, singular, V = torch.linalg.svd(rest.mT @ matrix @ rest)
-        null = singular <= threshold
-        if not null.any():
-            raise NotAMachine(
-                f"the operator is not nilpotent: on a quotient of dimension {len(singular)} it is invertible, "
-                f"its smallest singular value {singular[-1]:.2e} is above {threshold:.2e}"
-            )
-        kernel, rest = torch.cat([kernel, rest @ V[null].mT], 1), rest @ V[~null].mT
-        kernels.append(kernel)
-    return kernels
+
+def _depth(matrix: Tensor, tolerance: float | None) -> int:
+    n, eps = len(matrix), torch.finfo(matrix.dtype).eps
+    power = bound = torch.eye(n, dtype=matrix.dtype, device=matrix.device)
+    excess = torch.zeros(())
+    for d in range(n + 1):
+        before, power, bound = power, power @ matrix, bound @ matrix.abs()
+        if not bound.any():
+            return d
+        explained = (10 * n * (d + 1) * eps if tolerance is None else tolerance) * bound
+        negligible = max(eps**0.4, tolerance or 0) * (before.abs().max() * matrix.abs().sum(1).max())
+        excess = power.abs().max() / negligible
+        if (power.abs() <= explained).all() and excess <= 1:
+            return d
+    raise NotAMachine(
+        f"the operator is not nilpotent: its power {n + 1} has entries up to {power.abs().max():.2e}, "
+        f"{excess:.1e} times what would be negligible beside the power before"
+    )
 
 
 class EndofunctionMachine(nn.Module):
@@ -113,16 +127,23 @@ class EndofunctionMachine(nn.Module):
         return states
 
 
-def verify(machine: EndofunctionMachine, x0: AnyPoint, *, tolerance: float = 1e-6) -> None:
-    """Raise `NotAMachine` unless, at x0, the depth sequence solves h = x0 + f(h) wherever it starts (Theorem 1)."""
+def verify(machine: EndofunctionMachine, x0: AnyPoint, *, tolerance: float | None = None) -> None:
+    """Raise `NotAMachine` unless, at x0, the depth sequence solves h = x0 + f(h) wherever it starts (Theorem 1).
+
+    The residual is relative to the largest value, and its default tolerance eps^0.6 of the values' precision.
+    """
     h = machine.resolvent(x0)
+    precisions = [value.dtype for value in ([h] if isinstance(h, Tensor) else h.values()) if value.is_floating_point()]
+    tolerance = (
+        max((torch.finfo(dtype).eps ** 0.6 for dtype in precisions), default=0) if tolerance is None else tolerance
+    )
     generator = torch.Generator().manual_seed(0)
     noise = _map(h, lambda value: torch.randn(value.shape, generator=generator).to(value))
     elsewhere = machine.depth_sequence(x0, machine.endofunction(_add(h, noise)))[-1]
     scale = 1 + _size(h)
     for what, other in (("h - x0 - f(h)", _add(x0, machine.endofunction(h))), ("the end for another start", elsewhere)):
         residual = _size(_add(h, _map(other, torch.neg))) / scale
-        if not residual <= tolerance:
+        if not residual <= (default if tolerance is None else tolerance):  # also for NaN
             raise NotAMachine(f"f is not of depth {machine.depth} at x0: relative residual {residual:.2e} of {what}")
 
 
@@ -164,7 +185,7 @@ def is_cofiltration(f: Any, chain: Sequence[Subspace], *, at: Mapping[str, Tenso
 
 
 def _masks(space: Subspace, at: Point) -> dict[str, Tensor]:
-    kept = {name: torch.tensor(True) for name in space} if isinstance(space, frozenset) else space
+    kept = {name: torch.tensor(True) for name in space} if isinstance(space, Set) else space
     nothing = torch.tensor(False)
     return {name: kept.get(name, nothing).to(value.device).expand(value.shape) for name, value in at.items()}
 
@@ -180,4 +201,5 @@ def _map(x: AnyPoint, function: Callable[[Tensor], Tensor]) -> AnyPoint:
 
 
 def _size(x: AnyPoint) -> float:
-    return max((value.abs().max().item() for value in ([x] if isinstance(x, Tensor) else x.values())), default=0.0)
+    sizes = [value.abs().max() for value in ([x] if isinstance(x, Tensor) else x.values()) if value.numel()]
+    return torch.stack(sizes).max().item() if sizes else 0.0  # unlike Python's, this maximum lets no NaN slip

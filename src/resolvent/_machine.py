@@ -30,6 +30,7 @@ class StructuredMachine(nn.Module):
 
     weight: nn.Parameter
     bias: nn.Parameter | None
+    leaf = True  # one operation where a network is traced
 
     def __init__(
         self,

@@ -64,8 +64,8 @@ class Operator(ABC):
         """The in-place y[to] += W z[source] as a function of (y, z, product); with W* for W when transposed."""
 
     @abstractmethod
-    def accumulate_cotangent(self, Q: Tensor, v: Tensor, z: Tensor, rectangle: Rectangle, history: int) -> None:
-        """Q[rectangle] += v z* in place, summed over the batch and space or time; v counts from step `history` on."""
+    def accumulate_cotangent(self, Q: Tensor, v: Tensor, z: Tensor, rectangle: Rectangle) -> None:
+        """Q[rectangle] += v z* in place, summed over the batch and space or time."""
 
     @abstractmethod
     def block(self, weight: Tensor, z: Tensor, to: Region, source: Region, lags: Sequence[int]) -> Tensor:
@@ -110,7 +110,7 @@ class Dense(Operator):
 
         return add
 
-    def accumulate_cotangent(self, Q: Tensor, v: Tensor, z: Tensor, rectangle: Rectangle, history: int) -> None:
+    def accumulate_cotangent(self, Q: Tensor, v: Tensor, z: Tensor, rectangle: Rectangle) -> None:
         to, source = rectangle.to, rectangle.source
         _add_product(_narrow(_narrow(Q, -2, to), -1, source), _narrow(v, -1, to).mT, _narrow(z, -1, source))
 
@@ -160,7 +160,7 @@ class Conv(Operator):
 
         return add
 
-    def accumulate_cotangent(self, Q: Tensor, v: Tensor, z: Tensor, rectangle: Rectangle, history: int) -> None:
+    def accumulate_cotangent(self, Q: Tensor, v: Tensor, z: Tensor, rectangle: Rectangle) -> None:
         to, source = rectangle.to, rectangle.source
         if not torch.compiler.is_compiling() and v.numel() == 0:
             return
@@ -242,10 +242,10 @@ class Lagged(Operator):
 
         return add
 
-    def accumulate_cotangent(self, Q: Tensor, v: Tensor, z: Tensor, rectangle: Rectangle, history: int) -> None:
+    def accumulate_cotangent(self, Q: Tensor, v: Tensor, z: Tensor, rectangle: Rectangle) -> None:
         to, source = rectangle.to, rectangle.source
         for lag in rectangle.lags:
-            times = range(max(lag, history), self.time_steps(v))
+            times = range(lag, self.time_steps(v))
             if times:
                 v_rows = _merge(self.part(v, Region(times, to)).contiguous(), -3)
                 z_rows = _merge(self.part(z, Region(_shift(times, -lag), source)).contiguous(), -3)

@@ -22,15 +22,14 @@ Step = Product | Activate
 class Plan:
     """The steps of one sweep. Its dual reads W* in the same steps backwards, each product transposed.
 
-    At every time step the products read each connected entry of W exactly once; the first `history` steps of a point
-    are given, not computed. All is plain data, so that a compiler can take a plan as a constant.
+    At every time step that is computed, the products read each connected entry of W exactly once. All is plain data, so
+    that a compiler can take a plan as a constant.
     """
 
-    def __init__(self, steps: tuple[Step, ...], history: int, dual: "Plan | None" = None):
+    def __init__(self, steps: tuple[Step, ...], dual: "Plan | None" = None):
         self.steps = steps
-        self.history = history
         self.transposed = dual is not None
-        self.dual = dual or Plan(tuple(map(_transpose, reversed(steps))), history, dual=self)
+        self.dual = dual or Plan(tuple(map(_transpose, reversed(steps))), dual=self)
         products = (step for step in (self.dual if dual else self).steps if isinstance(step, Product))
         self.rectangles = tuple(dict.fromkeys(Rectangle(p.lags, p.to.channels, p.source.channels) for p in products))
         """The read part of W, without overlap."""
@@ -44,7 +43,8 @@ def _transpose(step: Step) -> Step:
 def make_plan(partition: Partition, connections: Connections, time_steps: int, history: int) -> Plan:
     """Time block after time block: what earlier time blocks bring, then a sweep over the channel blocks.
 
-    That sweep halves the blocks: it solves the first half, adds its effect on the second, solves the second.
+    That sweep halves the blocks: it solves the first half, adds its effect on the second, solves the second. The first
+    `history` steps of a point are given, not computed.
     """
     time_block, lags = connections.time_block, range(len(connections.matrices))
     channels = [range(block.start, block.stop) for block in partition.blocks]
@@ -82,7 +82,7 @@ def make_plan(partition: Partition, connections: Connections, time_steps: int, h
                 steps.append(Activate(Region(times, channels[item]), item))
             else:
                 steps += _products(item, times)
-    return Plan(tuple(steps), history)
+    return Plan(tuple(steps))
 
 
 def _products(rectangle: Rectangle, times: range) -> list[Product]:

@@ -127,7 +127,7 @@ class _WeightCotangent(Function):
         v, z = (_flatten(x, ensemble_ndim, operator.event_ndim) for x in (v, z))
         with _without_autocast(v):
             for rectangle in plan.rectangles:
-                operator.accumulate_cotangent(Q, v, z, rectangle, plan.history)
+                operator.accumulate_cotangent(Q, v, z, rectangle)
         return Q.view(*ensemble, *operator.weight_shape)
 
     @staticmethod

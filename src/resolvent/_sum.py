@@ -1,6 +1,7 @@
 """The algebra of machines: layers between named parts, their sums, and the order a sum finds by itself.
 
-A point of X = X_1 ⊕ X_2 ⊕ … is a dict of tensors; a part that is missing is zero.
+A point of X = X_1 ⊕ X_2 ⊕ … is a dict of tensors; a part that is missing is zero. Only a layer that is to read a part
+which has no value at all cannot go on: it would not know the shape.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,10 +38,8 @@ class Machine(nn.Module):
     def __add__(self, other: "Machine") -> "Sum":
         return Sum([self, other]) if isinstance(other, Machine) else NotImplemented
 
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """All names, in the order in which the layers mention them."""
-        return tuple(dict.fromkeys(name for layer in self.layers for name in (*layer.reads, *layer.writes)))
+    parts: tuple[str, ...]
+    """All names, in the order in which the layers mention them."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -79,15 +78,19 @@ class Machine(nn.Module):
         return total
 
     def tangent(self, x: Point) -> "Sum":
-        """Df(x), a linear machine on tangent dicts. Its resolvent at x = R_f(x0) is the derivative of R_f at x0."""
-        return Sum([_tangent(layer, self.labels[layer], x) for layer in self.layers])
+        """Df(x), a linear machine on tangent dicts. Its resolvent at x = R_f(x0) is the derivative of R_f at x0.
+
+        Parts that are not of floating point, like indices, are constants.
+        """
+        return self._linear(_tangent, x)
 
     def dual(self, x: Point) -> "Sum":
         """(Df(x))*, a linear machine on cotangent dicts. Its resolvent at x = R_f(x0) backpropagates through R_f."""
-        return Sum([_dual(layer, self.labels[layer], x) for layer in self.layers])
+        return self._linear(_dual, x)
 
     def parameter_cotangents(self, x: Point, u: Point) -> dict[str, Tensor]:
         """(∂f/∂p)* u for each parameter p by name. With u from the dual's resolvent: the gradient of the loss."""
+        self._check_parts("u", u)
         names = {id(p): name for name, p in self.named_parameters()}
         total: dict[str, Tensor] = {}
         for layer in self.layers:
@@ -95,7 +98,7 @@ class Machine(nn.Module):
             if not parameters or not any(name in u for name in layer.writes):
                 continue
             with torch.enable_grad():
-                written = layer.evaluate(self.labels[layer], {name: x[name].detach() for name in layer.reads})
+                written = layer.evaluate(self.labels[layer], {name: value.detach() for name, value in x.items()})
             outputs = {name: value for name, value in written.items() if name in u and value.requires_grad}
             seeds = [u[name] for name in outputs]
             cotangents = torch.autograd.grad(list(outputs.values()), parameters, seeds, materialize_grads=True)
@@ -106,8 +109,13 @@ class Machine(nn.Module):
 
     def cofiltration(self) -> tuple[frozenset[str], ...]:
         """The depth cofiltration X ⊇ V_0 ⊇ … ⊇ V_d = 0: V_i keeps the parts that are final only after level i."""
-        final = {name: i for i, level in enumerate(self.levels, 1) for layer in level for name in layer.writes}
+        final = self.part_levels()
         return tuple(frozenset(name for name, level in final.items() if level > i) for i in range(self.depth + 1))
+
+    def part_levels(self) -> dict[str, int]:
+        """After which level each part is final; 0 for the inputs."""
+        written = {name: i for i, level in enumerate(self.levels, 1) for layer in level for name in layer.writes}
+        return {name: written.get(name, 0) for name in self.parts}
 
     def depth_sequence(self, x0: Point, kind: Literal["sweep", "iterate"] = "sweep") -> list[DepthStep]:
         """The states h_0 = x0, …, h_d = R_f(x0) of a lifted depth sequence, all parts filled in.
@@ -133,20 +141,23 @@ class Machine(nn.Module):
         A read is dropped where the derivative by it vanishes at the point `at`, and its argument is held at its value
         there: whether it vanishes everywhere is for the caller to know.
         """
-        return Sum([_without_unused(layer, self.labels[layer], at) for layer in self.layers])
+        return Sum((_without_unused(layer, self.labels[layer], at) for layer in self.layers), parts=self.parts)
 
     def to_networkx(self):
-        """The layers and parts as a bipartite `networkx.DiGraph`; nodes have a `kind`."""
+        """A bipartite `networkx.DiGraph` of the parts, by name, and the layers themselves, each with its `label`."""
         import networkx
 
         graph = networkx.DiGraph()
-        graph.add_nodes_from(self.parts, kind="part")
-        for layer in self.layers:
-            label = self.labels[layer]
-            graph.add_node(label, kind="layer")
-            graph.add_edges_from((name, label) for name in layer.reads)
-            graph.add_edges_from((label, name) for name in layer.writes)
+        graph.add_nodes_from(self.parts)
+        for layer, label in self.labels.items():
+            graph.add_node(layer, label=label)
+            graph.add_edges_from((name, layer) for name in layer.reads)
+            graph.add_edges_from((layer, name) for name in layer.writes)
         return graph
+
+    def _linear(self, derivative: Callable[["Layer", str, Point], "Layer | None"], x: Point) -> "Sum":
+        layers = (derivative(layer, self.labels[layer], x) for layer in self.layers)
+        return Sum((layer for layer in layers if layer is not None), parts=self.parts)
 
     def _accumulate(self, total: dict[str, Tensor], layer: "Layer", x: Point) -> None:
         for name, value in layer.evaluate(self.labels[layer], x).items():
@@ -159,7 +170,8 @@ class Machine(nn.Module):
             total[name] = value if before is None else before + value
 
     def _check_parts(self, argument: str, x: Point) -> None:
-        unknown = [name for name in x if name not in set(self.parts)]
+        known = set(self.parts)
+        unknown = [name for name in x if name not in known]
         if unknown:
             raise ValueError(f"{argument} has the unknown part {unknown[0]!r}: the machine has {', '.join(self.parts)}")
 
@@ -187,6 +199,8 @@ class Layer(Machine):
         super().__init__()
         if not callable(module):
             raise TypeError(f"module must be a module or a function, got {module!r}")
+        if isinstance(module, nn.Module) and any(getattr(child, "inplace", False) for child in module.modules()):
+            raise ValueError(f"module works in place, which would change the parts it reads: {module!r}")
         self.module = module
         self.reads = _names("reads", reads)
         self.writes = _names("writes", writes)
@@ -206,6 +220,10 @@ class Layer(Machine):
     @property
     def levels(self) -> tuple[tuple["Layer", ...], ...]:
         return ((self,),)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return (*self.reads, *self.writes)
 
     @property
     def labels(self) -> dict["Layer", str]:
@@ -259,7 +277,8 @@ class Sum(Machine):
     resolvent._order.NotAMachine: the layers depend on each other in a cycle: f1 → b → f2 → a → f1
     """
 
-    def __init__(self, machines: Iterable[Machine]):
+    def __init__(self, machines: Iterable[Machine], *, parts: Iterable[str] = ()):
+        """`parts` are further names that points may have."""
         super().__init__()
         terms: list[Layer] = []
         for machine in machines:
@@ -267,6 +286,7 @@ class Sum(Machine):
                 raise TypeError(f"a sum is of layers and sums, got {type(machine).__name__}")
             terms += machine.layers
         self.terms = nn.ModuleList(terms)
+        self.parts = tuple(dict.fromkeys([*parts, *(name for layer in terms for name in layer.parts)]))
         self.layers = tuple(terms)
         self.labels = {}
         for i, layer in enumerate(terms, 1):
@@ -287,8 +307,9 @@ class Sum(Machine):
         function of its inputs (dropout in training, operations in place) is refused.
         """
         inputs, operations, values = trace(module, example)
-        machine = cls(Layer(o.module, reads=o.reads, writes=o.writes, name=o.name) for o in operations)
-        h = dict(zip(inputs, example, strict=True))
+        layers = [Layer(o.module, reads=o.reads, writes=o.writes, name=o.name) for o in operations]
+        machine = cls(layers, parts=inputs)
+        h = {name: x.clone() for name, x in zip(inputs, example, strict=True)}
         with torch.no_grad():
             for layer in (layer for level in machine.levels for layer in level):
                 versions = [h[name]._version for name in layer.reads]
@@ -296,7 +317,7 @@ class Sum(Machine):
                 if versions != [h[name]._version for name in layer.reads]:
                     raise ValueError(f"{machine.labels[layer]} writes to its input in place: a layer must not")
         for name in h:
-            if not torch.equal(h[name], values[name]):
+            if not torch.allclose(h[name], values[name], rtol=0, atol=0, equal_nan=True):
                 raise ValueError(f"{name} came out differently the second time: the module is not a pure function")
         return machine
 
@@ -318,34 +339,53 @@ def _names(argument: str, names: str | Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def _tangent(layer: Layer, label: str, x: Point) -> Layer:
-    primals = layer.arguments(label, x)
+class _OnFloats:
+    """A layer at x as a function of the parts of floating point that it reads, to a tuple of those that it writes."""
 
-    def derivative(*tangents: Tensor):
-        return torch.func.jvp(layer.module, primals, tangents)[1]
+    def __init__(self, layer: Layer, label: str, x: Point):
+        self.layer, self.label = layer, label
+        self.arguments = dict(zip(layer.reads, layer.arguments(label, x), strict=True))
+        self.reads = {name: value for name, value in self.arguments.items() if value.is_floating_point()}
+        self.writes = self._evaluate(self.arguments)
 
-    return _LinearLayer(
-        derivative,
-        dict(zip(layer.reads, primals, strict=True)),
-        reads=layer.reads,
-        writes=layer.writes[0] if layer.single else layer.writes,
-        name=label,
-    )
+    def __call__(self, *values: Tensor) -> tuple[Tensor, ...]:
+        return tuple(self._evaluate(self.arguments | dict(zip(self.reads, values, strict=True))).values())
+
+    def _evaluate(self, x: Point) -> dict[str, Tensor]:
+        return {n: value for n, value in self.layer.evaluate(self.label, x).items() if value.is_floating_point()}
 
 
-def _dual(layer: Layer, label: str, x: Point) -> Layer:
-    primals = layer.arguments(label, x)
-    outputs, pull = torch.func.vjp(layer.module, *primals)[:2]
+def _tangent(layer: Layer, label: str, x: Point) -> Layer | None:
+    """None for a layer with nothing to differentiate by."""
+    function = _OnFloats(layer, label, x)
+    if not function.reads or not function.writes:
+        return None
+    primals = tuple(function.reads.values())
 
-    def derivative(*cotangents: Tensor):
-        return pull(cotangents[0] if layer.single else type(outputs)(cotangents))
+    def derivative(*tangents: Tensor) -> tuple[Tensor, ...]:
+        return torch.func.jvp(function, primals, tangents)[1]
 
-    zeros = {layer.writes[0]: outputs} if layer.single else dict(zip(layer.writes, outputs, strict=True))
-    return _LinearLayer(derivative, zeros, reads=layer.writes, writes=layer.reads, name=label)
+    return _LinearLayer(derivative, function.reads, reads=[*function.reads], writes=[*function.writes], name=label)
+
+
+def _dual(layer: Layer, label: str, x: Point) -> Layer | None:
+    """None for a layer with nothing to send cotangents to."""
+    function = _OnFloats(layer, label, x)
+    if not function.reads or not function.writes:
+        return None
+    pull = torch.func.vjp(function, *function.reads.values())[1]
+
+    def derivative(*cotangents: Tensor) -> tuple[Tensor, ...]:
+        return pull(cotangents)
+
+    return _LinearLayer(derivative, function.writes, reads=[*function.writes], writes=[*function.reads], name=label)
 
 
 def _without_unused(layer: Layer, label: str, x: Point) -> Layer:
-    primals = [value.detach().requires_grad_() for value in layer.arguments(label, x)]
+    primals = [value.detach() for value in layer.arguments(label, x)]
+    if not all(value.is_floating_point() for value in primals) or not primals:
+        return layer
+    primals = [value.requires_grad_() for value in primals]
     generator = torch.Generator().manual_seed(0)
     with torch.enable_grad():
         written = layer.evaluate(label, dict(zip(layer.reads, primals, strict=True))).values()
@@ -371,8 +411,11 @@ class _Held(nn.Module):
     def __init__(self, module: Callable, held: list[Tensor | None]):
         super().__init__()
         self.module = module
-        self.held = held
+        for i, value in enumerate(held):
+            self.register_buffer(f"held{i}", value)
+        self.count = len(held)
 
     def forward(self, *arguments: Tensor):
         rest = iter(arguments)
-        return self.module(*(next(rest) if value is None else value for value in self.held))
+        held = (getattr(self, f"held{i}") for i in range(self.count))
+        return self.module(*(next(rest) if value is None else value for value in held))

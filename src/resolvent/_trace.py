@@ -19,7 +19,7 @@ class Operation(NamedTuple):
 
 def trace(module: nn.Module, example: Sequence[Tensor]) -> tuple[list[str], list[Operation], dict[str, Any]]:
     """The names of the module's inputs, its operations, and every value on the example by name."""
-    traced = fx.symbolic_trace(module)
+    traced = fx.GraphModule(module, _Tracer().trace(module))
     inputs = [node.name for node in traced.graph.nodes if node.op == "placeholder"]
     if len(example) != len(inputs):
         raise ValueError(f"example has {len(example)} tensors, {type(module).__name__} takes {', '.join(inputs)}")
@@ -28,6 +28,13 @@ def trace(module: nn.Module, example: Sequence[Tensor]) -> tuple[list[str], list
         recorder.run(*(x.clone() for x in example))
     operations = list(_operations(traced, recorder.values))
     return inputs, operations, {node.name: value for node, value in recorder.values.items()}
+
+
+class _Tracer(fx.Tracer):
+    """Looks into all modules but PyTorch's own and those that call themselves a leaf."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return getattr(m, "leaf", False) or super().is_leaf_module(m, module_qualified_name)
 
 
 class _Recorder(fx.Interpreter):
@@ -49,7 +56,11 @@ def _operations(traced: fx.GraphModule, values: dict[fx.Node, Any]) -> Iterator[
     for node in traced.graph.nodes:
         if node.op in ("placeholder", "get_attr", "output") or node in picked:
             continue
-        picks = [user for user in node.users if user.target is operator.getitem and isinstance(values[user], Tensor)]
+        picks = [
+            user
+            for user in node.users
+            if user.target is operator.getitem and user.args[0] is node and isinstance(values[user], Tensor)
+        ]
         if isinstance(values[node], Tensor):
             yield _operation(traced, [node], values, node)
         elif picks and len(picks) == len(node.users):

@@ -32,7 +32,7 @@ def network(f: Machine) -> Figure:
     legend_columns = 4 if len(f.layers) > 16 else 2
     legend_rows = -(-len(f.layers) // legend_columns)
     height = 0.7 * (high - low) + 0.25 * legend_rows + 0.6
-    figure = Figure(figsize=(max(2.8 * legend_columns, 1.1 * len(columns) + 1), height), layout="constrained")
+    figure = Figure(figsize=(min(40, max(2.8 * legend_columns, 1.1 * len(columns) + 1)), height), layout="constrained")
     axes = figure.subplots()
     for layer, layer_edges in edges.items():
         for edge in layer_edges:
@@ -81,10 +81,7 @@ def depth_sequence(f: Machine, x0: Mapping[str, Tensor]) -> Figure:
 
 def _columns(f: Machine) -> list[list[str]]:
     """The parts by the level after which they are final; inputs first."""
-    final = dict.fromkeys(f.parts, 0)
-    for i, level in enumerate(f.levels, 1):
-        for name in (name for layer in level for name in layer.writes):
-            final[name] = i
+    final = f.part_levels()
     return [[name for name, level in final.items() if level == i] for i in range(f.depth + 1)]
 
 
@@ -132,7 +129,8 @@ def _curve(axes: Axes, a: Position, b: Position, lift: float, *, color, width: f
 def _circles(axes: Axes, place: dict[str, Position]) -> None:
     style = dict(boxstyle="circle,pad=0.25", facecolor="white", edgecolor="0.35", linewidth=1)
     for name, (x, y) in place.items():
-        axes.text(x, y, name, ha="center", va="center", fontsize=9 if len(name) < 4 else 7, bbox=style, zorder=3)
+        size = max(3, 9 - max(0, len(name) - 3))
+        axes.text(x, y, name, ha="center", va="center", fontsize=size, bbox=style, zorder=3, parse_math=False)
     xs = [x for x, _ in place.values()] or [0.0]
     axes.set_xlim(min(xs) - 0.5, max(xs) + 0.5)
     axes.axis("off")
