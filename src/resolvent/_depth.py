@@ -18,8 +18,8 @@ class LinearMachine(nn.Module):
     """A nilpotent operator f on points (..., n), in any basis: R_f = id + f + f² + … + f^d.
 
     The depth d is the first with f^(d+1) = 0, where the chain 0 ⊆ ker f ⊆ ker f² ⊆ … reaches all of X. A power counts as
-    zero if each entry is below `tolerance` times the same entry of |f|^(d+1), which is what rounding can explain whatever
-    the scale, and if it is negligible beside |f| |f^d|.
+    zero if each entry is below `tolerance` times the same entry of |f|^(d+1), which is what rounding can explain at
+    any scale, and if it is negligible beside |f| |f^d|.
 
     >>> LinearMachine(torch.tensor([[1.0, -1.0], [1.0, -1.0]])).depth
     1
@@ -133,17 +133,15 @@ def verify(machine: EndofunctionMachine, x0: AnyPoint, *, tolerance: float | Non
     The residual is relative to the largest value, and its default tolerance eps^0.6 of the values' precision.
     """
     h = machine.resolvent(x0)
-    precisions = [value.dtype for value in ([h] if isinstance(h, Tensor) else h.values()) if value.is_floating_point()]
-    tolerance = (
-        max((torch.finfo(dtype).eps ** 0.6 for dtype in precisions), default=0) if tolerance is None else tolerance
-    )
+    values = [h] if isinstance(h, Tensor) else h.values()
+    rounding = max((torch.finfo(v.dtype).eps ** 0.6 for v in values if v.is_floating_point()), default=0.0)
     generator = torch.Generator().manual_seed(0)
     noise = _map(h, lambda value: torch.randn(value.shape, generator=generator).to(value))
     elsewhere = machine.depth_sequence(x0, machine.endofunction(_add(h, noise)))[-1]
     scale = 1 + _size(h)
     for what, other in (("h - x0 - f(h)", _add(x0, machine.endofunction(h))), ("the end for another start", elsewhere)):
         residual = _size(_add(h, _map(other, torch.neg))) / scale
-        if not residual <= (default if tolerance is None else tolerance):  # also for NaN
+        if not residual <= (rounding if tolerance is None else tolerance):  # also for NaN
             raise NotAMachine(f"f is not of depth {machine.depth} at x0: relative residual {residual:.2e} of {what}")
 
 
