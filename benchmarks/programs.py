@@ -1,4 +1,4 @@
-"""The competitors: programs for the same network, each a function of (y0, *parameters) to z, differentiated by autograd."""
+"""The competitors: programs for the same network, functions of (y0, weights) to z that autograd differentiates."""
 
 from collections.abc import Callable
 from typing import Any

@@ -24,3 +24,14 @@ def test_an_example_runs_and_draws_its_picture(example, tmp_path):
     command = [sys.executable, ROOT / "examples" / script, *options, "--out", picture]
     subprocess.run(command, check=True, cwd=tmp_path, capture_output=True)
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("page", ["docs/theory.md", "tests/README.md"])
+def test_the_tests_that_a_page_names_exist(page):
+    sources = {path.name: path.read_text() for path in (ROOT / "tests").glob("test_*.py")}
+    for line in (ROOT / page).read_text().splitlines():
+        file = None
+        for named, test in re.findall(r"`(?:(test_\w+\.py)::)?((?:test_|Test)\w+)…?`", line):
+            file = named or file
+            assert file, f"{test} has no file in {line!r}"
+            assert re.search(rf"(def|class) {test}", sources[file]), f"{test} is not in {file}"

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_algebra import the_papers_figure
+from networks import the_papers_figure
 
 import resolvent as rv
 

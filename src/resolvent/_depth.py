@@ -17,8 +17,8 @@ Subspace = Set[str] | Mapping[str, Tensor]
 class LinearMachine(nn.Module):
     """A nilpotent operator f on points (..., n), in any basis: R_f = id + f + f² + … + f^d.
 
-    The depth d is the first with f^(d+1) = 0, where the chain 0 ⊆ ker f ⊆ ker f² ⊆ … reaches all of X. A power counts as
-    zero if each entry is below `tolerance` times the same entry of |f|^(d+1), which is what rounding can explain at
+    The depth d is the first with f^(d+1) = 0, where the chain 0 ⊆ ker f ⊆ ker f² ⊆ … reaches all of X. A power counts
+    as zero if each entry is below `tolerance` times the same entry of |f|^(d+1), which is what rounding can explain at
     any scale, and if it is negligible beside |f| |f^d|.
 
     >>> LinearMachine(torch.tensor([[1.0, -1.0], [1.0, -1.0]])).depth
