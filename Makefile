@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test format clean
+.PHONY: run test bench format clean
 
 run: .venv/installed
 	$(BIN)/python examples/polynomial.py
@@ -13,6 +13,9 @@ test: .venv/installed
 	$(BIN)/pyright
 	$(BIN)/pytest -q -n 2 -m "not unchecked" --jaxtyping-packages=resolvent,beartype.beartype
 	$(BIN)/pytest -q -n 2 -m unchecked
+
+bench: .venv/installed
+	$(BIN)/python benchmarks/run.py
 
 format: .venv/installed
 	$(BIN)/ruff check --fix .

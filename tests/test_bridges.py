@@ -117,6 +117,10 @@ def test_from_module_refuses_what_is_not_a_pure_function():
     with pytest.raises(ValueError, match="writes to its input in place"):
         rv.Sum.from_module(Negate(), example)
     assert_close(example, torch.ones(3, 2))
+    norm = nn.BatchNorm1d(2)
+    with pytest.raises(ValueError, match=r"the module changes its buffer running_mean, .* call eval"):
+        rv.Sum.from_module(norm, torch.randn(3, 2))
+    assert norm.num_batches_tracked == 0
     with pytest.raises(ValueError, match="not a pure function"):
         rv.Sum.from_module(nn.Sequential(nn.Dropout()), torch.randn(30, 2))
     with pytest.raises(ValueError, match="example has 2 tensors, Sequential takes input"):
@@ -141,6 +145,7 @@ def test_from_module_takes_a_machine_for_one_layer():
     machine = rv.DenseMachine((2, 3))
     f = rv.Sum.from_module(nn.Sequential(machine, nn.Tanh()), torch.randn(4, 2))
     assert f.depth == 2
+    assert rv.Sum.from_module(machine, torch.randn(4, 2)).depth == 1
 
 
 def test_integers_are_constants_of_the_derivatives():

@@ -1,5 +1,6 @@
 """What the documents show, runs."""
 
+import csv
 import re
 import subprocess
 import sys
@@ -24,6 +25,14 @@ def test_an_example_runs_and_draws_its_picture(example, tmp_path):
     command = [sys.executable, ROOT / "examples" / script, *options, "--out", picture]
     subprocess.run(command, check=True, cwd=tmp_path, capture_output=True)
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_benchmark_runs_and_writes_its_numbers(tmp_path):
+    command = [sys.executable, ROOT / "benchmarks" / "run.py", "--quick", "--only", "dense small", "--out", tmp_path]
+    subprocess.run(command, check=True, capture_output=True)
+    rows = list(csv.DictReader((tmp_path / "cpu-quick.csv").read_text().splitlines()))
+    assert [row["program"] for row in rows] == ["machine", "passes", "loop", "limit"] * 2
+    assert all(float(row["forward (µs)"]) > 0 and float(row["residual"]) < 1e-4 for row in rows)
 
 
 @pytest.mark.parametrize("page", ["docs/theory.md", "tests/README.md"])

@@ -48,3 +48,11 @@ def test_a_depth_sequence_stacks_up_to_the_resolvent():
         "2 evaluations of 2 layers",
         "4 evaluations of 2 layers",
     ]
+
+
+@pytest.mark.unchecked
+def test_a_structured_machine_is_to_be_expanded_first():
+    with pytest.raises(
+        TypeError, match=r"f must be a layer or a sum, got DenseMachine: a structured machine has .as_sum"
+    ):
+        plot.network(rv.DenseMachine((1, 1)))

@@ -241,6 +241,7 @@ BAD = [
     (lambda: sine.parameter_cotangents({"a": x}, {"c": x}), ValueError, "u has the unknown part 'c'"),
     (lambda: untyped.Sum([torch.nn.Tanh()]), TypeError, "a sum is of layers and sums, got Tanh"),
     (lambda: sine({"c": x, "a": x}), ValueError, "x0 has the unknown part 'c': the machine has a, b"),
+    (lambda: sine(x), TypeError, "x0 must be a dict of tensors by part, got Tensor"),
     (lambda: sine({}), ValueError, "f1 reads a, which the point lacks: it has no parts"),
     (lambda: sine({"a": x, "b": x[:1]}), ValueError, r"f1 writes b of shape \(2, 3\), which does not add to \(1, 3\)"),
     (lambda: pair({"a": x}), ValueError, "f1 writes b, c, but its module returned Tensor"),

@@ -98,7 +98,7 @@ def as_activation(activation: str | Pointwise | nn.Module | Activation) -> Activ
         if activation not in ACTIVATIONS:
             raise ValueError(f"activation {activation!r} is unknown: use one of {', '.join(ACTIVATIONS)}")
         return ACTIVATIONS[activation]
-    if not callable(activation):
+    if not callable(activation) or isinstance(activation, type):
         raise TypeError(f"activation must be a name, a function or a module, got {activation!r}")
     for known in ACTIVATIONS.values():
         if activation is known.function:

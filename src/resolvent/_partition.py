@@ -12,7 +12,13 @@ from torch import Tensor
 BlockMatrix = tuple[tuple[bool, ...], ...]
 """True at `[i][j]` where block j feeds block i."""
 
-ConnectionsLike = Literal["all", "sequential"] | Sequence[Sequence[bool]] | Sequence[Sequence[Sequence[bool]]] | Tensor
+ConnectionsLike = (
+    Literal["all", "sequential"]
+    | Sequence[Sequence[bool]]
+    | Sequence[Sequence[Sequence[bool]]]
+    | Tensor
+    | Sequence[Tensor]
+)
 
 
 def integer(name: str, value: int, minimum: int) -> int:

@@ -170,6 +170,8 @@ class Machine(nn.Module):
             total[name] = value if before is None else before + value
 
     def _check_parts(self, argument: str, x: Point) -> None:
+        if not isinstance(x, Mapping):
+            raise TypeError(f"{argument} must be a dict of tensors by part, got {type(x).__name__}")
         known = set(self.parts)
         unknown = [name for name in x if name not in known]
         if unknown:
@@ -304,7 +306,7 @@ class Sum(Machine):
         """The network as one layer for each tensor operation that `torch.fx` traces; parts are named as its nodes.
 
         The example shows which values are tensors, and the sum is held to the module there: a module that is not a pure
-        function of its inputs (dropout in training, operations in place) is refused.
+        function of its inputs (dropout and batch norm in training, operations in place) is refused.
         """
         inputs, operations, values = trace(module, example)
         layers = [Layer(o.module, reads=o.reads, writes=o.writes, name=o.name) for o in operations]

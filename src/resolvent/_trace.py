@@ -19,13 +19,23 @@ class Operation(NamedTuple):
 
 def trace(module: nn.Module, example: Sequence[Tensor]) -> tuple[list[str], list[Operation], dict[str, Any]]:
     """The names of the module's inputs, its operations, and every value on the example by name."""
-    traced = fx.GraphModule(module, _Tracer().trace(module))
+    if not all(isinstance(x, Tensor) for x in example):
+        raise TypeError(f"example must be tensors, got {', '.join(type(x).__name__ for x in example)}")
+    tracer = _Tracer()
+    root = nn.Sequential(module) if tracer.is_leaf_module(module, "") else module
+    traced = fx.GraphModule(root, tracer.trace(root))
     inputs = [node.name for node in traced.graph.nodes if node.op == "placeholder"]
     if len(example) != len(inputs):
         raise ValueError(f"example has {len(example)} tensors, {type(module).__name__} takes {', '.join(inputs)}")
     recorder = _Recorder(traced)
+    buffers = {name: (buffer, buffer.clone()) for name, buffer in module.named_buffers()}
     with torch.no_grad():
         recorder.run(*(x.clone() for x in example))
+        changed = [name for name, (buffer, before) in buffers.items() if not torch.equal(buffer, before)]
+        for buffer, before in buffers.values():
+            buffer.copy_(before)
+    if changed:
+        raise ValueError(f"the module changes its buffer {changed[0]}, so it is not a pure function: call eval() first")
     operations = list(_operations(traced, recorder.values))
     return inputs, operations, {node.name: value for node, value in recorder.values.items()}
 

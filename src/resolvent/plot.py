@@ -24,6 +24,7 @@ Position = tuple[float, float]
 
 def network(f: Machine) -> Figure:
     """The hypergraph of a sum: a colour for each layer, a circle for each part, levels from left to right."""
+    _check(f)
     columns = _columns(f)
     place = _places(f, columns)
     colors = dict(zip(f.layers, _colors(len(f.layers)), strict=True))
@@ -36,7 +37,7 @@ def network(f: Machine) -> Figure:
     axes = figure.subplots()
     for layer, layer_edges in edges.items():
         for edge in layer_edges:
-            _curve(axes, *edge, color=colors[layer], width=6)
+            _curve(axes, *edge, color=colors[layer], width=6.0)
     _circles(axes, place)
     axes.set(ylim=(low, high))
     lines = [Line2D([], [], color=color, linewidth=5, label=_formula(f, layer)) for layer, color in colors.items()]
@@ -51,6 +52,7 @@ def depth_sequence(f: Machine, x0: Mapping[str, Tensor]) -> Figure:
     Left, a layer's edges have the colour of the last step that evaluated it and are the wider the more often it was;
     right, each part's bar is stacked from its change at each step, the sum of absolute values of its entries.
     """
+    _check(f)
     place = _places(f, _columns(f))
     figure = Figure(figsize=(11, 6.4), layout="constrained")
     rows = figure.subplots(2, 2, width_ratios=(1, 1.1))
@@ -62,7 +64,7 @@ def depth_sequence(f: Machine, x0: Mapping[str, Tensor]) -> Figure:
         for layer, layer_edges in edges.items():
             times = [i for i, step in enumerate(steps) if layer in step.evaluated]
             for edge in layer_edges:
-                _curve(left, *edge, color=colors[times[-1]], width=1 + len(times))
+                _curve(left, *edge, color=colors[times[-1]], width=1.0 + len(times))
         _circles(left, place)
         left.set(ylim=_extent(place, edges))
         left.set_title(titles[kind])
@@ -77,6 +79,11 @@ def depth_sequence(f: Machine, x0: Mapping[str, Tensor]) -> Figure:
         right.set_title(f"{count} evaluations of {len(f.layers)} layers")
         right.legend(frameon=False, fontsize=8, ncols=1 + len(steps) // 8)
     return figure
+
+
+def _check(f: Machine) -> None:
+    if not isinstance(f, Machine):
+        raise TypeError(f"f must be a layer or a sum, got {type(f).__name__}: a structured machine has .as_sum()")
 
 
 def _columns(f: Machine) -> list[list[str]]:
