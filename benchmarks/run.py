@@ -160,6 +160,14 @@ def measure(case: Case, dtype: torch.dtype, device: str, seconds: float, compile
         yield row | where
 
 
+def write(rows: list[dict[str, Any]], path: Path) -> None:
+    fields = list(dict.fromkeys(key for row in rows for key in row))
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, fields)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
@@ -169,6 +177,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     arguments = parser.parse_args()
     device = arguments.device
+    torch.backends.cudnn.allow_tf32 = False  # machines compute in IEEE float32, so the others must too
     name = torch.cuda.get_device_name() if device == "cuda" else f"{torch.get_num_threads()}-core CPU"
     where = {"device": name, "python": platform.python_version(), "torch": torch.__version__}
     cases = [
@@ -179,20 +188,16 @@ def main() -> None:
     ]
     compiled = not (arguments.quick or arguments.no_compile)
     seconds = 0.15 if arguments.quick else 0.5
-    rows = []
+    rows: list[dict[str, Any]] = []
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    path = arguments.out / f"{device}{'-quick' if arguments.quick else ''}.csv"
     with Progress() as progress:
         task = progress.add_task("measuring", total=len(cases))
         for case, dtype in cases:
             progress.update(task, description=f"{case.name}, {str(dtype).removeprefix('torch.')}")
             rows += measure(case, dtype, device, seconds, compiled, where)
+            write(rows, path)  # after each case, so that a run cut short leaves what it had
             progress.advance(task)
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    path = arguments.out / f"{device}{'-quick' if arguments.quick else ''}.csv"
-    fields = list(dict.fromkeys(key for row in rows for key in row))
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, fields)
-        writer.writeheader()
-        writer.writerows(rows)
     table = Table("case", "dtype", "program", *(f"{column} (µs)" for column in COLUMNS), "ratio", title=name)
     for row in rows:
         times = (row.get(f"{column} (µs)", row.get("error", "")) for column in COLUMNS)
