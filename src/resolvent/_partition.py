@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Literal
 
@@ -73,12 +73,13 @@ class Connections:
 
     matrices: tuple[BlockMatrix, ...]
     time_block: int = 1
+    _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self):
         object.__setattr__(self, "_hash", hash((self.matrices, self.time_block)))  # long lags make it costly
 
     def __hash__(self) -> int:
-        return self._hash  # pyright: ignore[reportAttributeAccessIssue]
+        return self._hash
 
     def expand(self, partition: Partition) -> Tensor:
         """The mask `[lag, out, in]` over single channels."""

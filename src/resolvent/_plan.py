@@ -1,6 +1,6 @@
 """The order of the sweep: which rectangle of W is read when, and when a block is activated."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -46,19 +46,17 @@ def make_plan(partition: Partition, connections: Connections, time_steps: int, h
     That sweep halves the blocks: it solves the first half, adds its effect on the second, solves the second. The first
     `history` steps of a point are given, not computed.
     """
-    time_block, lags = connections.time_block, range(len(connections.matrices))
+    matrices, time_block = connections.matrices, connections.time_block
+    lags = range(len(matrices))
     channels = [range(block.start, block.stop) for block in partition.blocks]
     everything = range(len(partition))
 
     def cover(lags: range, to: range, source: range) -> Iterator[Rectangle]:
         """Disjoint rectangles over the connected pairs: lags that agree, equal neighbouring rows, runs of columns."""
-
-        def rows_at(lag: int) -> list[tuple[bool, ...]]:
-            return [connections.matrices[lag][i][source.start : source.stop] for i in to]
-
-        for rows, same_lags in _runs(lags, rows_at):
-            for row, same_rows in _runs(to, lambda i: rows[i - to.start]):  # noqa: B023
-                for connected, columns in _runs(source, lambda j: row[j - source.start]):  # noqa: B023
+        columns_of = slice(source.start, source.stop)
+        for rows, same_lags in _runs(lags, [[matrices[lag][i][columns_of] for i in to] for lag in lags]):
+            for row, same_rows in _runs(to, rows):
+                for connected, columns in _runs(source, row):
                     if connected:
                         yield Rectangle(same_lags, _join(channels, same_rows), _join(channels, columns))
 
@@ -92,10 +90,10 @@ def _products(rectangle: Rectangle, times: range) -> list[Product]:
     return [Product(to=Region(times, to), source=Region(past, source), lags=lags)] if past else []
 
 
-def _runs(items: range, key: Callable[[int], Any]) -> Iterator[tuple[Any, range]]:
+def _runs(items: range, keys: Sequence[Any]) -> Iterator[tuple[Any, range]]:
     """Neighbouring items with equal keys, and that key."""
     start = items.start
-    for value, group in groupby(items, key):
+    for value, group in groupby(keys):
         stop = start + sum(1 for _ in group)
         yield value, range(start, stop)
         start = stop
