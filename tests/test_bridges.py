@@ -133,6 +133,11 @@ class Sizes(nn.Module):
         return torch.cos(x[:n]) + torch.sin(torch.sin(x))[:n]
 
 
+def test_an_operation_with_several_results_is_one_layer():
+    f = rv.Sum.from_module(DenseBlock(), torch.randn(2, 3, 4, 4))
+    assert [len(layer.writes) for layer in f.layers] == [1, 2, 1, 1] * 3  # conv, chunk, tanh, cat
+
+
 def test_from_module_computes_sizes_where_they_are_used():
     x = torch.randn(4, 2)
     f = rv.Sum.from_module(Sizes(), x, x)
