@@ -230,6 +230,10 @@ def test_streaming_and_lengths_compile():
         for t in range(4):
             z_t, state = step(x[:, t], state)
             assert_equal(z_t, z[:, t])
+    go_on = torch.compile(machine.solve, fullgraph=True, dynamic=True, backend="aot_eager")
+    for steps in (1, 3, 4):
+        past = z[:, :steps]
+        assert_equal(go_on(x, history=past), machine.solve(x, history=past))
     lengths = torch.tensor([4, 1, 0])
     compiled = torch.compile(machine, fullgraph=True, backend="aot_eager")
     assert_equal(compiled(x, lengths=lengths), machine(x, lengths=lengths))
