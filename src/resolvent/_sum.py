@@ -5,11 +5,13 @@ which has no value at all cannot go on: it would not know the shape.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from ._linear import Held, Linear, Parts, dual, tangent, uses
 from ._order import Edge, NotAMachine, levels
 from ._trace import trace
 
@@ -82,11 +84,11 @@ class Machine(nn.Module):
 
         Parts that are not of floating point, like indices, are constants.
         """
-        return self._linear(_tangent, x)
+        return self._linear(tangent, x)
 
     def dual(self, x: Point) -> "Sum":
         """(Df(x))*, a linear machine on cotangent dicts. Its resolvent at x = R_f(x0) backpropagates through R_f."""
-        return self._linear(_dual, x)
+        return self._linear(dual, x)
 
     def parameter_cotangents(self, x: Point, u: Point) -> dict[str, Tensor]:
         """(∂f/∂p)* u for each parameter p by name. With u from the dual's resolvent: the gradient of the loss."""
@@ -141,7 +143,18 @@ class Machine(nn.Module):
         A read is dropped where the derivative by it vanishes at the point `at`, and its argument is held at its value
         there: whether it vanishes everywhere is for the caller to know.
         """
-        return Sum((_without_unused(layer, self.labels[layer], at) for layer in self.layers), parts=self.parts)
+        layers = []
+        for layer in self.layers:
+            label = self.labels[layer]
+            arguments = layer.arguments(label, at)
+            used = uses(partial(layer.evaluate, label), arguments)
+            if not all(used.values()):
+                held = [None if used[name] else value.detach() for name, value in arguments.items()]
+                reads = [name for name in layer.reads if used[name]]
+                writes = layer.writes[0] if layer.single else layer.writes
+                layer = Layer(Held(layer.module, held), reads=reads, writes=writes, name=layer.name)
+            layers.append(layer)
+        return Sum(layers, parts=self.parts)
 
     def to_networkx(self):
         """A bipartite `networkx.DiGraph` of the parts, by name, and the layers themselves, each with its `label`."""
@@ -155,9 +168,14 @@ class Machine(nn.Module):
             graph.add_edges_from((layer, name) for name in layer.writes)
         return graph
 
-    def _linear(self, derivative: Callable[["Layer", str, Point], "Layer | None"], x: Point) -> "Sum":
-        layers = (derivative(layer, self.labels[layer], x) for layer in self.layers)
-        return Sum((layer for layer in layers if layer is not None), parts=self.parts)
+    def _linear(self, derivative: Callable[[Parts, dict[str, Tensor]], Linear | None], x: Point) -> "Sum":
+        layers = []
+        for layer in self.layers:
+            label = self.labels[layer]
+            linear = derivative(partial(layer.evaluate, label), layer.arguments(label, x))
+            if linear is not None:
+                layers.append(_LinearLayer(linear, name=label))
+        return Sum(layers, parts=self.parts)
 
     def _accumulate(self, total: dict[str, Tensor], layer: "Layer", x: Point) -> None:
         for name, value in layer.evaluate(self.labels[layer], x).items():
@@ -234,16 +252,16 @@ class Layer(Machine):
     def extra_repr(self) -> str:
         return f"{' × '.join(self.reads)} → {' × '.join(self.writes)}"
 
-    def arguments(self, label: str, x: Point) -> tuple[Tensor, ...]:
+    def arguments(self, label: str, x: Point) -> dict[str, Tensor]:
         """The parts of x that the layer reads."""
         missing = [name for name in self.reads if name not in x]
         if missing:
             raise ValueError(f"{label} reads {missing[0]}, which the point lacks: it has {', '.join(x) or 'no parts'}")
-        return tuple(x[name] for name in self.reads)
+        return {name: x[name] for name in self.reads}
 
     def evaluate(self, label: str, x: Point) -> dict[str, Tensor]:
         """What the layer writes at x, by part."""
-        return self._by_part(label, self.module(*self.arguments(label, x)))
+        return self._by_part(label, self.module(*self.arguments(label, x).values()))
 
     def _by_part(self, label: str, result: Tensor | Sequence[Tensor]) -> dict[str, Tensor]:
         values: Any = (result,) if self.single else result
@@ -259,9 +277,9 @@ class Layer(Machine):
 class _LinearLayer(Layer):
     """A layer of a tangent or dual machine: what it reads may be missing, which is zero and costs nothing."""
 
-    def __init__(self, module: Callable[..., Sequence[Tensor]], zeros: Point, **arguments):
-        super().__init__(module, **arguments)
-        self.zeros = dict(zeros)
+    def __init__(self, linear: Linear, name: str):
+        super().__init__(linear.function, reads=[*linear.reads], writes=linear.writes, name=name)
+        self.zeros = linear.reads
 
     def evaluate(self, label: str, x: Point) -> dict[str, Tensor]:
         if not any(name in x for name in self.reads):
@@ -339,85 +357,3 @@ def _names(argument: str, names: str | Sequence[str]) -> tuple[str, ...]:
     if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise ValueError(f"{argument} must be a name or a tuple of different names, got {names!r}")
     return names
-
-
-class _OnFloats:
-    """A layer at x as a function of the parts of floating point that it reads, to a tuple of those that it writes."""
-
-    def __init__(self, layer: Layer, label: str, x: Point):
-        self.layer, self.label = layer, label
-        self.arguments = dict(zip(layer.reads, layer.arguments(label, x), strict=True))
-        self.reads = {name: value for name, value in self.arguments.items() if value.is_floating_point()}
-        self.writes = self._evaluate(self.arguments)
-
-    def __call__(self, *values: Tensor) -> tuple[Tensor, ...]:
-        return tuple(self._evaluate(self.arguments | dict(zip(self.reads, values, strict=True))).values())
-
-    def _evaluate(self, x: Point) -> dict[str, Tensor]:
-        return {n: value for n, value in self.layer.evaluate(self.label, x).items() if value.is_floating_point()}
-
-
-def _tangent(layer: Layer, label: str, x: Point) -> Layer | None:
-    """None for a layer with nothing to differentiate by."""
-    function = _OnFloats(layer, label, x)
-    if not function.reads or not function.writes:
-        return None
-    primals = tuple(function.reads.values())
-
-    def derivative(*tangents: Tensor) -> tuple[Tensor, ...]:
-        return torch.func.jvp(function, primals, tangents)[1]
-
-    return _LinearLayer(derivative, function.reads, reads=[*function.reads], writes=[*function.writes], name=label)
-
-
-def _dual(layer: Layer, label: str, x: Point) -> Layer | None:
-    """None for a layer with nothing to send cotangents to."""
-    function = _OnFloats(layer, label, x)
-    if not function.reads or not function.writes:
-        return None
-    pull = torch.func.vjp(function, *function.reads.values())[1]
-
-    def derivative(*cotangents: Tensor) -> tuple[Tensor, ...]:
-        return pull(cotangents)
-
-    return _LinearLayer(derivative, function.writes, reads=[*function.writes], writes=[*function.reads], name=label)
-
-
-def _without_unused(layer: Layer, label: str, x: Point) -> Layer:
-    primals = [value.detach() for value in layer.arguments(label, x)]
-    if not all(value.is_floating_point() for value in primals) or not primals:
-        return layer
-    primals = [value.requires_grad_() for value in primals]
-    generator = torch.Generator().manual_seed(0)
-    with torch.enable_grad():
-        written = layer.evaluate(label, dict(zip(layer.reads, primals, strict=True))).values()
-    outputs = [value for value in written if value.requires_grad]
-    seeds = [torch.randn(value.shape, generator=generator).to(value) for value in outputs]
-    gradients = torch.autograd.grad(outputs, primals, seeds, materialize_grads=True) if outputs else ()
-    used = [bool(gradient.count_nonzero()) for gradient in gradients] or [False] * len(primals)
-    if all(used):
-        return layer
-    held = [None if keep else value.detach() for keep, value in zip(used, primals, strict=True)]
-    reads = tuple(name for name, keep in zip(layer.reads, used, strict=True) if keep)
-    return Layer(
-        _Held(layer.module, held),
-        reads=reads,
-        writes=layer.writes[0] if layer.single else layer.writes,
-        name=layer.name,
-    )
-
-
-class _Held(nn.Module):
-    """A function with some of its arguments held fast."""
-
-    def __init__(self, module: Callable, held: list[Tensor | None]):
-        super().__init__()
-        self.module = module
-        for i, value in enumerate(held):
-            self.register_buffer(f"held{i}", value)
-        self.count = len(held)
-
-    def forward(self, *arguments: Tensor):
-        rest = iter(arguments)
-        held = (getattr(self, f"held{i}") for i in range(self.count))
-        return self.module(*(next(rest) if value is None else value for value in held))
