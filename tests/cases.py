@@ -81,10 +81,12 @@ ALL_MACHINES: dict[str, Callable[[], Case]] = {
 
 
 @st.composite
-def cases(draw: st.DrawFn, activations=tuple(ACTIVATIONS), kinds=("dense", "conv", "recurrent")) -> Case:
+def cases(
+    draw: st.DrawFn, activations=tuple(ACTIVATIONS), kinds=("dense", "conv", "recurrent"), widths=(1, 2, 3)
+) -> Case:
     """Any machine, with random weights, also where they are not read, and any extent and batch."""
     kind = draw(st.sampled_from(kinds))
-    sizes = draw(st.lists(st.integers(1, 3), min_size=1, max_size=6 if kind == "dense" else 4))
+    sizes = draw(st.lists(st.sampled_from(widths), min_size=1, max_size=6 if kind == "dense" else 4))
     n = len(sizes)
     arguments: dict[str, Any] = dict(
         activation=draw(st.sampled_from(activations) | st.lists(st.sampled_from(activations), min_size=n, max_size=n)),

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -146,6 +147,10 @@ class Activations:
         self.channel_axis = channel_axis
         runs = groupby(zip(self.blocks, partition.sizes, strict=True), key=lambda pair: pair[0])
         self.runs = tuple((a, sum(size for _, size in run)) for a, run in runs)
+        known = list(ACTIVATIONS.values())
+        codes = [known.index(a) for a in self.blocks if a in known]
+        self.codes = bytes(codes) if len(codes) == len(self.blocks) else None
+        """Each block's place among the known activations, which is what kernels know them by; None if one is custom."""
 
     def __repr__(self) -> str:
         return self.runs[0][0].name if len(self.runs) == 1 else f"[{', '.join(a.name for a in self.blocks)}]"
@@ -165,3 +170,14 @@ class Activations:
         return torch.cat(
             [function(piece) for function, piece in zip(functions, pieces, strict=True)], self.channel_axis
         )
+
+
+class Slope(NamedTuple):
+    """σ'(at), not yet computed; `value` is σ(at) where it is known, which often gives the slope for free."""
+
+    activations: Activations
+    at: Tensor
+    value: Tensor | None = None
+
+    def tensor(self) -> Tensor:
+        return self.activations.slope(self.at)

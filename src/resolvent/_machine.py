@@ -9,13 +9,14 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ._activation import Activations, Pointwise
+from ._activation import Activations, Pointwise, Slope
 from ._expansion import blocks_of, expand
 from ._operators import Operator
 from ._partition import Connections, Partition, connect
 from ._plan import Plan, make_plan
 from ._solve import solve, weight_cotangent
 from ._sum import Sum
+from ._sweep import executor
 
 Point = Float[Tensor, "..."]
 INPUTS = ("y0", "z0", "dy0", "dz0", "u0", "v0")
@@ -78,6 +79,11 @@ class StructuredMachine(nn.Module):
         """2n + 1 for the blocks I_0 … I_n."""
         return 2 * len(self.partition) - 1
 
+    @property
+    def executor(self) -> str:
+        """What sweeps over the blocks, by device, precision and σ: "native" in one call, or "torch" step by step."""
+        return executor(self.weight, self.activation)
+
     def forward(self, x: Point) -> Point:
         """The z of the resolvent at y0 = x, z0 = 0. x fills the first channels and is zero-extended."""
         return self.solve(x)[1]
@@ -96,11 +102,12 @@ class StructuredMachine(nn.Module):
     def tangent(self, y: Point) -> "Tangent":
         """The derivative machine at y: dy = W dz + dy0, dz = σ'(y) ⊙ dy + dz0."""
         _, y = self._points(y=y)
-        return Tangent(self, self.activation.slope(y))
+        return Tangent(self, y)
 
     def dual(self, y: Point) -> "Dual":
         """The dual machine at y: u = W* v + u0, v = σ'(y) ⊙ u + v0."""
-        return self.tangent(y).dual
+        _, y = self._points(y=y)
+        return Dual(self, y)
 
     def weight_cotangent(self, v: Point, z: Point) -> Point:
         """Q = v z* summed over the batch, zero where W is not read: the cotangent of W, from the dual's v."""
@@ -149,8 +156,7 @@ class StructuredMachine(nn.Module):
         return ", ".join(f"{name}={value}" for name, value in fields.items())
 
     def _plan(self, x: Tensor, history: int = 0) -> Plan:
-        # len(range(·)) is an int, also where a compiler has a symbol for the number of steps.
-        return self._plan_at(len(range(self.operator.time_steps(x) - history)), len(range(history)))
+        return self._plan_at(self.operator.time_steps(x) - history, history)
 
     @torch.compiler.assume_constant_result  # a compiler is not to trace how the plan is built
     def _plan_at(self, time_steps: int, history: int) -> Plan:
@@ -167,27 +173,39 @@ class StructuredMachine(nn.Module):
         return tuple(chain)
 
     def _add_bias(self, y: Tensor) -> Tensor:
-        if self.bias is None:
+        bias = self._parameter("bias")
+        if bias is None:
             return y
-        return y + self._cast(self.bias).reshape(-1, *(1,) * (-1 - self.operator.channel_axis))
+        return y + self._cast(bias).reshape(-1, *(1,) * (-1 - self.operator.channel_axis))
+
+    def _parameter(self, name: str) -> Any:
+        # nn.Module's own lookup takes half a microsecond; it is still the one to ask where a parameter is replaced.
+        return self._parameters[name] if name in self._parameters else getattr(self, name)
 
     def _points(self, **points: Tensor | None) -> list[Any]:
         """The weight and the given points, checked and cast as autocast asks.
 
         Inputs (y0, z0, …) are zero-extended to all channels, and may be None for zero if one of them is not.
         """
-        weight = self._cast(self.weight)
-        given = {n: self._checked(n, x, weight) for n, x in points.items() if x is not None or n not in INPUTS}
-        if not given:
-            raise ValueError(f"one of {', '.join(points)} must be given")
-        (first, x), *others = given.items()
-        for name, other in others:
-            if other.shape != x.shape:
+        weight = self._cast(self._parameter("weight"))
+        checked: list[Any] = [weight]
+        first = shape = None
+        for name, x in points.items():
+            if x is None and name in INPUTS:
+                checked.append(None)
+                continue
+            x = self._checked(name, x, weight)
+            checked.append(x)
+            if shape is None:
+                first, shape = name, x.shape
+            elif x.shape != shape:
                 raise ValueError(
                     f"{first} and {name} must agree in all but their channels, "
-                    f"zero-extended they are {tuple(x.shape)} and {tuple(other.shape)}"
+                    f"zero-extended they are {tuple(shape)} and {tuple(x.shape)}"
                 )
-        return [weight, *(given.get(name) for name in points)]
+        if first is None:
+            raise ValueError(f"one of {', '.join(points)} must be given")
+        return checked
 
     def _checked(self, name: str, x: Tensor | None, weight: Tensor) -> Tensor:
         operator, channels = self.operator, self.partition.total
@@ -195,55 +213,65 @@ class StructuredMachine(nn.Module):
             raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
         if x.device != weight.device:
             raise ValueError(f"{name} is on {x.device}, the machine is on {weight.device}")
-        cast = self._cast(x)
+        cast = x if x.dtype is weight.dtype else self._cast(x)
         if cast.dtype != weight.dtype:
             raise TypeError(f"{name} is {x.dtype}, the machine is {weight.dtype}")
-        if x.ndim < operator.event_ndim or (x.ndim > operator.event_ndim + 1 and not operator.any_batch):
-            raise ValueError(f"{name} has shape {tuple(x.shape)}, the machine needs {operator.layout}")
-        missing = channels - x.shape[operator.channel_axis]
-        if missing < 0 or (missing and name not in INPUTS):
+        shape = x.shape
+        if len(shape) < operator.event_ndim or (len(shape) > operator.event_ndim + 1 and not operator.any_batch):
+            raise ValueError(f"{name} has shape {tuple(shape)}, the machine needs {operator.layout}")
+        missing = channels - shape[operator.channel_axis]
+        if not missing:
+            return cast
+        if missing < 0 or name not in INPUTS:
             needed = "the machine has" if missing < 0 else "it needs all"
             raise ValueError(
                 f"{name} has {channels - missing} channels, {needed} {channels}: sizes={self.partition.sizes}"
             )
-        return F.pad(cast, (*(0, 0) * (-1 - operator.channel_axis), 0, missing)) if missing else cast
+        return F.pad(cast, (*(0, 0) * (-1 - operator.channel_axis), 0, missing))
 
     @staticmethod
     def _cast(x: Tensor) -> Tensor:
         """x in the precision autocast asks for; like autocast, float64 and integers are left alone."""
+        if not torch._C._is_any_autocast_enabled():
+            return x
         device = x.device.type
         if device == "meta" or not torch.is_autocast_enabled(device):
             return x
         return x.to(torch.get_autocast_dtype(device)) if x.is_floating_point() and x.dtype != torch.float64 else x
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Derivative:
     """A structured machine's derivative at a point, or its dual: the same solve, with slopes for σ."""
 
     machine: StructuredMachine
-    slope: Tensor
+    at: Tensor
+
+    @property
+    def slope(self) -> Tensor:
+        return self.machine.activation.slope(self.at)
 
     def endofunction(self, y: Point, z: Point) -> tuple[Point, Point]:
         """(W dz, σ'(y) ⊙ dy) of a tangent (dy, dz) or, for the dual, (W* v, σ'(y) ⊙ u) of a cotangent (u, v)."""
-        weight, y, z, _ = self.machine._points(y=y, z=z, slope=self.slope)
+        weight, y, z, _ = self.machine._points(y=y, z=z, at=self.at)
         Wz, _ = solve(self.machine.operator, self._plan, None, weight, None, z)
         return Wz, self.slope * y
 
     @property
     def _plan(self) -> Plan:
-        plan = self.machine._plan(self.slope)
+        plan = self.machine._plan(self.at)
         return plan.dual if isinstance(self, Dual) else plan
 
     def _solve(self, **inputs: Point | None) -> tuple[Point, Point]:
         weight, y0, z0 = self.machine._points(**inputs)
+        shape = self.at.shape
         for name, x in zip(inputs, (y0, z0), strict=True):
-            if x is not None and x.shape != self.slope.shape:
+            if x is not None and x.shape != shape:
                 raise ValueError(
                     f"{name} and y must agree in all but their channels, "
-                    f"zero-extended they are {tuple(x.shape)} and {tuple(self.slope.shape)}"
+                    f"zero-extended they are {tuple(x.shape)} and {tuple(shape)}"
                 )
-        return solve(self.machine.operator, self._plan, self.slope, weight, y0, z0)
+        return solve(self.machine.operator, self._plan, Slope(self.machine.activation, self.at), weight, y0, z0)
 
 
 class Tangent(Derivative):
@@ -251,7 +279,7 @@ class Tangent(Derivative):
 
     @property
     def dual(self) -> "Dual":
-        return Dual(self.machine, self.slope)
+        return Dual(self.machine, self.at)
 
     def solve(self, dy0: Point | None = None, dz0: Point | None = None) -> tuple[Point, Point]:
         """(dy, dz); None is zero."""
@@ -263,7 +291,7 @@ class Dual(Derivative):
 
     @property
     def dual(self) -> Tangent:
-        return Tangent(self.machine, self.slope)
+        return Tangent(self.machine, self.at)
 
     def solve(self, u0: Point | None = None, v0: Point | None = None) -> tuple[Point, Point]:
         """(u, v); None is zero."""

@@ -47,16 +47,14 @@ class Partition:
     """
 
     sizes: tuple[int, ...]
+    total: int = field(init=False, repr=False, compare=False)
 
     def __init__(self, sizes: Sequence[int]):
         object.__setattr__(self, "sizes", integers("sizes", sizes))
+        object.__setattr__(self, "total", sum(self.sizes))  # asked for in every call
 
     def __len__(self) -> int:
         return len(self.sizes)
-
-    @property
-    def total(self) -> int:
-        return sum(self.sizes)
 
     @property
     def blocks(self) -> tuple[slice, ...]:

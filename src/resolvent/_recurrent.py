@@ -98,7 +98,7 @@ class RecurrentMachine(StructuredMachine):
         past = 0
         if history is not None:
             history = self._history(history, y0)
-            past = history.shape[-2]
+            past = self.operator.time_steps(history)
             z0 = torch.cat([history, y0.new_zeros(y0.shape) if z0 is None else z0], -2)
             y0 = torch.cat([torch.zeros_like(history), y0], -2)
             inside = None if inside is None else torch.cat([torch.ones_like(history, dtype=torch.bool), inside], -2)

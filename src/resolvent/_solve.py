@@ -5,23 +5,24 @@ more. What remains, the cotangent of W, is bilinear, and its derivatives are aga
 Dynamo refuses a Function that defines `jvp`, so forward mode stands in subclasses that only eager code meets.
 """
 
-from contextlib import AbstractContextManager, nullcontext
-from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
+from torch._C import _are_functorch_transforms_active
+from torch._functorch.utils import unwrap_dead_wrappers
+from torch.autograd import Function, forward_ad
 
-from ._activation import Activations
-from ._operators import Operator, Product
+from ._activation import Activations, Slope
+from ._operators import Operator
 from ._plan import Plan
+from ._sweep import cotangent, sweep
 
 
 def solve(
     operator: Operator,
     plan: Plan,
-    sigma: Activations | Tensor | None,
+    sigma: Activations | Slope | Tensor | None,
     weight: Tensor,
     y0: Tensor | None,
     z0: Tensor | None,
@@ -29,64 +30,64 @@ def solve(
 ) -> tuple[Tensor, Tensor]:
     """The (y, z) with y = W z + y0 and z = σ(y) + z0; with `plan.dual`, W* stands for W.
 
-    σ is a machine's activations, zero where `inside` is not True; a tensor of slopes for σ(y) = slope ⊙ y; or None for
-    σ = 0, so that y = W z0 + y0. Either of y0, z0 may be None for zero, not both. The weight may lead with ensemble
-    axes, which y0 and z0 then share.
+    σ is a machine's activations; slopes, as a tensor or still to be computed, for σ(y) = slope ⊙ y; or None for σ = 0,
+    so that y = W z0 + y0. It is zero where `inside` is not True. Either of y0, z0 may be None for zero, not both. The
+    weight may lead with ensemble axes, which y0 and z0 then share.
     """
-    function = _Solve if torch.compiler.is_compiling() else _SolveForwardMode
-    activations, slope = (None, sigma) if isinstance(sigma, Tensor) else (sigma, None)
-    return function.apply(operator, plan, activations, inside, slope, weight, y0, z0)
+    lazy = isinstance(sigma, Slope)
+    if not _differentiated(sigma.at if lazy else sigma, weight, y0, z0):
+        return sweep(operator, plan, sigma, weight, y0, z0, inside)
+    slope = sigma.tensor() if lazy else sigma if isinstance(sigma, Tensor) else None
+    activations = sigma if slope is None else None
+    if slope is not None and inside is not None:
+        slope, inside = slope.where(inside, 0), None
+    return _apply(_Solve, _SolveForwardMode, operator, plan, activations, inside, slope, weight, y0, z0)
 
 
 def weight_cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor, ensemble_ndim: int = 0) -> Tensor:
     """Q = v z*, summed over the batch, where the plan reads W, and zero elsewhere."""
-    function = _WeightCotangent if torch.compiler.is_compiling() else _WeightCotangentForwardMode
-    return function.apply(operator, plan, v, z, ensemble_ndim)
+    if not _differentiated(v, z):
+        return cotangent(operator, plan, v, z, ensemble_ndim)
+    return _apply(_WeightCotangent, _WeightCotangentForwardMode, operator, plan, v, z, ensemble_ndim)
+
+
+def _differentiated(*factors: Activations | Tensor | None) -> bool:
+    """Whether anything would see the derivatives of an operation on these."""
+    if torch.is_grad_enabled():
+        for x in factors:
+            if isinstance(x, Tensor) and x.requires_grad:
+                return True
+    return forward_ad._current_level >= 0 or _are_functorch_transforms_active() or torch.compiler.is_compiling()
+
+
+def _apply(function: type[Function], forward_mode: type[Function], *args: Any) -> Any:
+    if torch.compiler.is_compiling():
+        return function.apply(*args)
+    if _are_functorch_transforms_active():
+        return forward_mode.apply(*args)
+    # What `apply` does besides, binding arguments to names, takes longer than a small solve.
+    return super(Function, forward_mode).apply(*unwrap_dead_wrappers(args))
 
 
 class _Solve(Function):
     @staticmethod
     def forward(operator, plan, activations, inside, slope, weight, y0, z0):
-        like = z0 if y0 is None else y0
-        ensemble_ndim = weight.ndim - len(operator.weight_shape)
-
-        def flat(x: Any) -> Any:
-            return None if x is None else _flatten(x, ensemble_ndim, operator.event_ndim)
-
-        y, z = (
-            flat(like.new_zeros(like.shape) if x is None else x.clone(memory_format=torch.contiguous_format))
-            for x in (y0, z0)
-        )
-        inside, slope = flat(inside), flat(slope)
-        if ensemble_ndim > 1:
-            weight = weight.flatten(0, ensemble_ndim - 1)
-        with _without_autocast(weight):
-            add_product = operator.product(weight, plan.transposed)
-            for step in plan.steps:
-                if isinstance(step, Product):
-                    add_product(y, z, step)
-                    continue
-                y_part, z_part = operator.part(y, step.region), operator.part(z, step.region)
-                if activations is not None:
-                    value = activations.blocks[step.block].function(y_part)
-                    z_part.add_(value if inside is None else value.where(operator.part(inside, step.region), 0))
-                elif slope is not None:
-                    z_part.addcmul_(operator.part(slope, step.region), y_part)
-        return y.view(like.shape), z.view(like.shape)
+        return sweep(operator, plan, slope if activations is None else activations, weight, y0, z0, inside)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        ctx.operator, ctx.plan, ctx.activations, inside, slope, weight, _, _ = inputs
+        ctx.operator, ctx.plan, ctx.activations, inside, slope, weight, _, z0 = inputs
+        ctx.z_is_sigma = z0 is None
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(inside, slope, weight, *output)
         ctx.save_for_forward(inside, slope, weight, *output)
 
     @staticmethod
     def backward(ctx, v0, u0):
-        inside, slope, weight, y, z = ctx.saved_tensors
         if v0 is None and u0 is None:
             return (None,) * 8
-        u, v = solve(ctx.operator, ctx.plan.dual, _slope(ctx, inside, slope, y), weight, u0, v0)
+        inside, slope, weight, y, z = ctx.saved_tensors
+        u, v = solve(ctx.operator, ctx.plan.dual, _slope(ctx, slope, y, z), weight, u0, v0, inside)
         _, _, _, _, by_slope, by_weight, by_y0, by_z0 = ctx.needs_input_grad
         Q = None
         if by_weight:
@@ -116,19 +117,13 @@ class _SolveForwardMode(_Solve):
             dy0, _ = solve(ctx.operator, ctx.plan, None, dweight, dy0, z)
         if dslope is not None:
             dz0 = dslope * y if dz0 is None else dz0 + dslope * y
-        return solve(ctx.operator, ctx.plan, _slope(ctx, inside, slope, y), weight, dy0, dz0)
+        return solve(ctx.operator, ctx.plan, _slope(ctx, slope, y, z), weight, dy0, dz0, inside)
 
 
 class _WeightCotangent(Function):
     @staticmethod
     def forward(operator, plan, v, z, ensemble_ndim):
-        ensemble = v.shape[:ensemble_ndim]
-        Q = v.new_zeros((*((prod(ensemble),) if ensemble else ()), *operator.weight_shape))
-        v, z = (_flatten(x, ensemble_ndim, operator.event_ndim) for x in (v, z))
-        with _without_autocast(v):
-            for rectangle in plan.rectangles:
-                operator.accumulate_cotangent(Q, v, z, rectangle)
-        return Q.view(*ensemble, *operator.weight_shape)
+        return cotangent(operator, plan, v, z, ensemble_ndim)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -157,26 +152,8 @@ class _WeightCotangentForwardMode(_WeightCotangent):
         return sum(weight_cotangent(ctx.operator, ctx.plan, *factors, ctx.ensemble_ndim) for factors in product_rule)
 
 
-def _slope(ctx, inside: Tensor | None, slope: Tensor | None, y: Tensor) -> Tensor | None:
-    if ctx.activations is None:
-        return slope
-    at_y = ctx.activations.slope(y)
-    return at_y if inside is None else at_y.where(inside, 0)
-
-
-def _without_autocast(x: Tensor) -> AbstractContextManager:
-    """Points and weights came in the precision to compute in, also when a backward pass runs under autocast."""
-    device = x.device.type
-    if device == "meta" or not torch.is_autocast_enabled(device):
-        return nullcontext()
-    return torch.autocast(device, enabled=False)
-
-
-def _flatten(x: Tensor, ensemble_ndim: int, event_ndim: int) -> Tensor:
-    """(*ensemble, *batch, *event) as (member, batch, *event), or as (batch, *event) where there is no ensemble."""
-    split = x.ndim - event_ndim
-    ensemble = (prod(x.shape[:ensemble_ndim]),) if ensemble_ndim else ()
-    return x.reshape(*ensemble, prod(x.shape[ensemble_ndim:split]), *x.shape[split:])
+def _slope(ctx, slope: Tensor | None, y: Tensor, z: Tensor) -> Slope | Tensor | None:
+    return slope if ctx.activations is None else Slope(ctx.activations, y, z if ctx.z_is_sigma else None)
 
 
 def _with_axis(x: Tensor | None, dim: int | None, axis: int, size: int) -> Tensor | None:

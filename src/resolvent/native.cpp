@@ -1,0 +1,588 @@
+// One call for one sweep, on the CPU: the steps of a plan, run in place over the points.
+//
+// Everything is the one product `multiply_add`, C[m, :] += Σ_tap Σ_k A[m, k, tap] B[k, tap, :], vectors along the last
+// axis of C. For dense and recurrent machines C is y with channels last, A is z and B is W* or W; for convolutions C is
+// y with space last, A is W and B is z with a border of zeros. Samples are independent, so threads share them out.
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030b0000
+#include <Python.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
+#define BYTES 64
+#elif defined(__AVX__)
+#define BYTES 32
+#else
+#define BYTES 16
+#endif
+
+namespace {
+
+using Index = int64_t;
+
+// ---- vectors -------------------------------------------------------------------------------------------------------
+
+template <class T> struct Lanes;
+template <> struct Lanes<float> {
+    typedef float Vector __attribute__((vector_size(BYTES)));
+    typedef float Unaligned __attribute__((vector_size(BYTES), aligned(4), may_alias));
+    typedef int32_t Integers __attribute__((vector_size(BYTES)));
+    static constexpr int mantissa = 23, bias = 127, taylor = 8;
+    static constexpr float round = 12582912.0f;  // 1.5 * 2^23: adding and subtracting it rounds to an integer
+    static constexpr float ln2_high = 0.693145751953125f, ln2_low = 1.428606765330187045e-06f;
+    static constexpr float smallest = -87.0f, largest = 88.0f, saturated = 10.0f;
+};
+template <> struct Lanes<double> {
+    typedef double Vector __attribute__((vector_size(BYTES)));
+    typedef double Unaligned __attribute__((vector_size(BYTES), aligned(8), may_alias));
+    typedef int64_t Integers __attribute__((vector_size(BYTES)));
+    static constexpr int mantissa = 52, bias = 1023, taylor = 13;
+    static constexpr double round = 6755399441055744.0;
+    static constexpr double ln2_high = 6.93147180369123816490e-01, ln2_low = 1.90821492927058770002e-10;
+    static constexpr double smallest = -708.0, largest = 709.0, saturated = 20.0;
+};
+template <class T> using Vector = typename Lanes<T>::Vector;
+template <class T> constexpr int width = BYTES / sizeof(T);
+
+template <class T> inline Vector<T> load(const T* p) { return *(const typename Lanes<T>::Unaligned*)p; }
+template <class T> inline void store(T* p, Vector<T> x) { *(typename Lanes<T>::Unaligned*)p = x; }
+
+// The first `count` lanes only; memory behind them is neither read nor written.
+#if defined(__AVX512F__)
+inline Vector<float> load(const float* p, int count) { return _mm512_maskz_loadu_ps((1u << count) - 1, p); }
+inline Vector<double> load(const double* p, int count) { return _mm512_maskz_loadu_pd((1u << count) - 1, p); }
+inline void store(float* p, Vector<float> x, int count) { _mm512_mask_storeu_ps(p, (1u << count) - 1, x); }
+inline void store(double* p, Vector<double> x, int count) { _mm512_mask_storeu_pd(p, (1u << count) - 1, x); }
+#elif defined(__AVX2__)
+inline __m256i mask(const float*, int count) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+inline __m256i mask(const double*, int count) {
+    return _mm256_cmpgt_epi64(_mm256_set1_epi64x(count), _mm256_setr_epi64x(0, 1, 2, 3));
+}
+inline Vector<float> load(const float* p, int count) { return _mm256_maskload_ps(p, mask(p, count)); }
+inline Vector<double> load(const double* p, int count) { return _mm256_maskload_pd(p, mask(p, count)); }
+inline void store(float* p, Vector<float> x, int count) { _mm256_maskstore_ps(p, mask(p, count), x); }
+inline void store(double* p, Vector<double> x, int count) { _mm256_maskstore_pd(p, mask(p, count), x); }
+#else
+template <class T> inline Vector<T> load(const T* p, int count) {
+    Vector<T> x = {};
+    memcpy(&x, p, count * sizeof(T));
+    return x;
+}
+template <class T> inline void store(T* p, Vector<T> x, int count) { memcpy(p, &x, count * sizeof(T)); }
+#endif
+
+// ---- the product ---------------------------------------------------------------------------------------------------
+
+struct Tap {
+    Index a, b;  // where A and B begin for this tap
+};
+
+template <class T> struct Factor {
+    const T* data;
+    Index outer, inner;  // strides: of A along m and k, of B along k (its lanes lie side by side)
+};
+
+template <class T, int M, int N, bool tail>
+void tile(T* C, Index row, Factor<T> A, Factor<T> B, Index K, const Tap* taps, Index count, int lanes) {
+    Vector<T> sum[M][N];
+#pragma GCC unroll 8
+    for (int m = 0; m < M; m++)
+#pragma GCC unroll 4
+        for (int n = 0; n < N; n++) sum[m][n] = tail ? load(C + m * row, lanes) : load(C + m * row + n * width<T>);
+    for (Index tap = 0; tap < count; tap++) {
+        const T *a = A.data + taps[tap].a, *b = B.data + taps[tap].b;
+        for (Index k = 0; k < K; k++, a += A.inner, b += B.inner) {
+            Vector<T> x[N];
+#pragma GCC unroll 4
+            for (int n = 0; n < N; n++) x[n] = tail ? load(b, lanes) : load(b + n * width<T>);
+#pragma GCC unroll 8
+            for (int m = 0; m < M; m++)
+#pragma GCC unroll 4
+                for (int n = 0; n < N; n++) sum[m][n] += a[m * A.outer] * x[n];
+        }
+    }
+#pragma GCC unroll 8
+    for (int m = 0; m < M; m++)
+#pragma GCC unroll 4
+        for (int n = 0; n < N; n++)
+            if (tail) store(C + m * row, sum[m][n], lanes);
+            else store(C + m * row + n * width<T>, sum[m][n]);
+}
+
+template <class T, int N, bool tail>
+void column(T* C, Index row, Factor<T> A, Factor<T> B, Index M, Index K, const Tap* taps, Index count, int lanes) {
+    constexpr int most = N == 4 ? (BYTES == 64 ? 4 : 2) : N == 2 && BYTES < 64 ? 4 : 8;
+    for (; M >= most; M -= most, C += most * row, A.data += most * A.outer)
+        tile<T, most, N, tail>(C, row, A, B, K, taps, count, lanes);
+    if constexpr (most > 4)
+        for (; M >= 4; M -= 4, C += 4 * row, A.data += 4 * A.outer)
+            tile<T, 4, N, tail>(C, row, A, B, K, taps, count, lanes);
+    if constexpr (most > 2)
+        for (; M >= 2; M -= 2, C += 2 * row, A.data += 2 * A.outer)
+            tile<T, 2, N, tail>(C, row, A, B, K, taps, count, lanes);
+    for (; M; M--, C += row, A.data += A.outer) tile<T, 1, N, tail>(C, row, A, B, K, taps, count, lanes);
+}
+
+// C[m, :] += Σ_tap Σ_k A[m, k, tap] B[k, tap, :] for M rows and `lanes` columns.
+template <class T>
+void multiply_add(T* C, Index row, Factor<T> A, Factor<T> B, Index M, Index lanes, Index K, const Tap* taps, Index count) {
+    constexpr int w = width<T>;
+    for (; lanes >= 4 * w; lanes -= 4 * w, C += 4 * w, B.data += 4 * w)
+        column<T, 4, false>(C, row, A, B, M, K, taps, count, 0);
+    for (; lanes >= 2 * w; lanes -= 2 * w, C += 2 * w, B.data += 2 * w)
+        column<T, 2, false>(C, row, A, B, M, K, taps, count, 0);
+    for (; lanes >= w; lanes -= w, C += w, B.data += w) column<T, 1, false>(C, row, A, B, M, K, taps, count, 0);
+    if (lanes) column<T, 1, true>(C, row, A, B, M, K, taps, count, lanes);
+}
+
+// ---- σ and its slope -----------------------------------------------------------------------------------------------
+
+template <class T> inline Vector<T> splat(T x) { return x - Vector<T>{}; }
+
+// x = k ln 2 + r with |r| <= ln(2) / 2, so that e^x = 2^k (1 + p) with p = e^r - 1, which is exact also near 0.
+template <class T> inline void reduce(Vector<T> x, Vector<T>& power, Vector<T>& p) {
+    using L = Lanes<T>;
+    x = x < L::smallest ? splat(L::smallest) : x;
+    x = x > L::largest ? splat(L::largest) : x;
+    Vector<T> k = x * T(1.4426950408889634) + L::round - L::round;
+    Vector<T> r = x - k * L::ln2_high - k * L::ln2_low;
+    p = splat(T(1));
+#pragma GCC unroll 16
+    for (int i = L::taylor; i > 1; i--) p = p * r * T(1.0 / i) + T(1);
+    p *= r;
+    power = (Vector<T>)((__builtin_convertvector(k, typename L::Integers) + L::bias) << L::mantissa);
+}
+template <class T> inline Vector<T> exp(Vector<T> x) {
+    Vector<T> power, p;
+    reduce<T>(x, power, p);
+    return power + power * p;
+}
+template <class T> inline Vector<T> tanh(Vector<T> x) {
+    constexpr T far = Lanes<T>::saturated;
+    x = x > far ? splat(far) : x;
+    x = x < -far ? splat(-far) : x;
+    Vector<T> power, p;
+    reduce<T>(x + x, power, p);
+    Vector<T> e = power * p + (power - 1);  // e^2x - 1
+    return e / (e + 2);
+}
+template <class T> inline Vector<T> sigmoid(Vector<T> x) { return 1 / (1 + exp<T>(-x)); }
+template <class T> inline Vector<T> each(T (*function)(T), Vector<T> x) {
+    for (int i = 0; i < width<T>; i++) x[i] = function(x[i]);
+    return x;
+}
+
+// In the order of `_activation.ACTIVATIONS`.
+enum { IDENTITY, TANH, SIGMOID, RELU, LEAKY_RELU, ELU, SELU, GELU, GELU_TANH, SILU, SOFTPLUS, SOFTSIGN, SIN };
+
+constexpr double SELU_SCALE = 1.0507009873554804934193349852946, SELU_ALPHA = 1.6732632423543772848170429916717;
+constexpr double SQRT_HALF = 0.70710678118654752440, SQRT_2_OVER_PI = 0.79788456080286535588, CUBE = 0.044715;
+
+template <class T> inline Vector<T> activate(int code, Vector<T> y) {
+    const Vector<T> zero = {};
+    switch (code) {
+    case TANH: return tanh<T>(y);
+    case SIGMOID: return sigmoid<T>(y);
+    case RELU: return y < 0 ? zero : y;
+    case LEAKY_RELU: return y > 0 ? y : y * T(0.01);
+    case ELU: return y > 0 ? y : exp<T>(y) - 1;
+    case SELU: return T(SELU_SCALE) * (y > 0 ? y : T(SELU_ALPHA) * (exp<T>(y) - 1));
+    case GELU: return y * (1 + each<T>(std::erf, y * T(SQRT_HALF))) / 2;
+    case GELU_TANH: return y * (1 + tanh<T>(T(SQRT_2_OVER_PI) * (y + T(CUBE) * y * y * y))) / 2;
+    case SILU: return y * sigmoid<T>(y);
+    case SOFTPLUS: return y > 20 ? y : each<T>(std::log1p, exp<T>(y));
+    case SOFTSIGN: return y / (1 + (y < 0 ? -y : y));
+    case SIN: return each<T>(std::sin, y);
+    default: return y;
+    }
+}
+
+// σ'(y); where σ(y) is already known, s is it.
+template <class T> inline Vector<T> slope(int code, Vector<T> y, const Vector<T>* s) {
+    const Vector<T> zero = {}, one = splat(T(1));
+    switch (code) {
+    case TANH: {
+        Vector<T> t = s ? *s : tanh<T>(y);
+        return 1 - t * t;
+    }
+    case SIGMOID: {
+        Vector<T> t = s ? *s : sigmoid<T>(y);
+        return t * (1 - t);
+    }
+    case RELU: return y > 0 ? one : zero;
+    case LEAKY_RELU: return y > 0 ? one : splat(T(0.01));
+    case ELU: return y > 0 ? one : exp<T>(y);
+    case SELU: return T(SELU_SCALE) * (y > 0 ? one : T(SELU_ALPHA) * exp<T>(y));
+    case GELU: return (1 + each<T>(std::erf, y * T(SQRT_HALF))) / 2 + y * exp<T>(-y * y / 2) * T(SQRT_2_OVER_PI / 2);
+    case GELU_TANH: {
+        y = y > 10 ? splat(T(10)) : y < -10 ? splat(T(-10)) : y;
+        Vector<T> t = tanh<T>(T(SQRT_2_OVER_PI) * (y + T(CUBE) * y * y * y));
+        return (1 + t) / 2 + y * (1 - t * t) * T(SQRT_2_OVER_PI / 2) * (1 + T(3 * CUBE) * y * y);
+    }
+    case SILU: {
+        Vector<T> t = sigmoid<T>(y);
+        return t * (1 + y * (1 - t));
+    }
+    case SOFTPLUS: return y > 20 ? one : sigmoid<T>(y);
+    case SOFTSIGN: {
+        Vector<T> t = 1 + (y < 0 ? -y : y);
+        return 1 / (t * t);
+    }
+    case SIN: return each<T>(std::cos, y);
+    default: return one;
+    }
+}
+
+// ---- a sweep -------------------------------------------------------------------------------------------------------
+
+// A program as `_native.py` writes it: this header, then the steps, then the rectangles of W that are read.
+struct Header {
+    Index conv, transposed, channels, times, lags, kernel[3], space[3], before[3], work, steps, rectangles;
+};
+struct Step {
+    Index product, to_start, to_stop, to_first, to_last, start, stop, first, last, lag, last_lag;  // or `first` = block
+};
+struct Rectangle {
+    Index lag, last_lag, to_first, to_last, first, last;
+};
+struct Program : Header {
+    const Step* step;
+    const Rectangle* rectangle;
+    Index taps, area;  // entries of the kernel; entries of space, or time steps
+    explicit Program(const char* bytes) : Header(*(const Header*)bytes) {
+        step = (const Step*)(bytes + sizeof(Header));
+        rectangle = (const Rectangle*)(step + steps);
+        taps = kernel[0] * kernel[1] * kernel[2];
+        area = conv ? space[0] * space[1] * space[2] : times;
+    }
+};
+
+enum Sigma { NONE, FUNCTION, SLOPE, SLOPE_AT };  // 0, σ(y), slope ⊙ y, σ'(point) ⊙ y
+
+template <class T> struct Points {
+    T *y, *z;
+    const T *y0, *z0;  // or null for zero
+    Sigma sigma;
+    const unsigned char* codes;
+    const T *point, *value;  // the slope, or the point it is taken at, and σ(point) where it is known
+    const bool* inside;      // σ is 0 where this is not true; or null for everywhere
+};
+
+// z[at : at + count] += σ(y[at : at + count]), of one block.
+template <class T> inline void apply(const Points<T>& p, int block, Index at, Index count) {
+    const int code = p.codes ? p.codes[block] : 0;
+    for (; count > 0; at += width<T>, count -= width<T>) {
+        int lanes = count < width<T> ? count : width<T>;
+        bool full = lanes == width<T>;
+        Vector<T> y = full ? load(p.y + at) : load(p.y + at, lanes), s;
+        if (p.sigma == FUNCTION) {
+            s = activate<T>(code, y);
+        } else {
+            Vector<T> x = full ? load(p.point + at) : load(p.point + at, lanes), value;
+            if (p.value) value = full ? load(p.value + at) : load(p.value + at, lanes);
+            s = y * (p.sigma == SLOPE ? x : slope<T>(code, x, p.value ? &value : nullptr));
+        }
+        if (p.inside)
+            for (int i = 0; i < lanes; i++) s[i] = p.inside[at + i] ? s[i] : T(0);
+        if (full) store(p.z + at, load(p.z + at) + s);
+        else store(p.z + at, load(p.z + at, lanes) + s, lanes);
+    }
+}
+
+template <class T> void begin(const Points<T>& p, Index at, Index count) {
+    if (p.y0) memcpy(p.y + at, p.y0 + at, count * sizeof(T));
+    else memset(p.y + at, 0, count * sizeof(T));
+    if (p.z0) memcpy(p.z + at, p.z0 + at, count * sizeof(T));
+    else memset(p.z + at, 0, count * sizeof(T));
+}
+
+// Points (sample, time, channel); W is [lag, in, out], or [lag, out, in] where it is transposed.
+template <class T> void sweep_lagged(const Program& f, const T* W, const Points<T>& p, Index first, Index last) {
+    const Index n = f.channels, sample = f.times * n;
+    std::vector<Tap> taps(f.lags);
+    begin(p, first * sample, (last - first) * sample);
+    for (const Step* step = f.step; step < f.step + f.steps; step++)
+        for (Index t = step->to_start; t < step->to_stop; t++) {
+            const Index at = first * sample + t * n;
+            if (!step->product) {
+                if (p.sigma != NONE)
+                    for (Index b = 0; b < last - first; b++)
+                        apply(p, step->first, at + b * sample + step->to_first, step->to_last - step->to_first);
+                continue;
+            }
+            Index count = 0;
+            for (Index lag = step->lag; lag < step->last_lag; lag++) {
+                Index source = f.transposed ? t + lag : t - lag;
+                if (source >= step->start && source < step->stop)
+                    taps[count++] = {first * sample + source * n + step->first, (lag * n + step->first) * n + step->to_first};
+            }
+            multiply_add<T>(p.y + at + step->to_first, sample, {p.z, sample, 1}, {W, 0, n}, last - first,
+                            step->to_last - step->to_first, step->last - step->first, taps.data(), count);
+        }
+}
+
+// to[j, i] = from[i, j] for a square as wide as a vector: halves of ever smaller squares change places.
+template <class T> inline void transpose_square(const T* from, T* to, Index row) {
+    constexpr int w = width<T>;
+    Vector<T> x[w];
+#pragma GCC unroll 16
+    for (int i = 0; i < w; i++) x[i] = load(from + i * row);
+#pragma GCC unroll 4
+    for (int half = w / 2; half; half /= 2) {
+        typename Lanes<T>::Integers low, high;
+#pragma GCC unroll 16
+        for (int lane = 0; lane < w; lane++) {
+            low[lane] = lane & half ? lane - half + w : lane;
+            high[lane] = lane & half ? lane + w : lane + half;
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < w; i++)
+            if (!(i & half)) {
+                Vector<T> a = x[i], b = x[i + half];
+                x[i] = __builtin_shuffle(a, b, low);
+                x[i + half] = __builtin_shuffle(a, b, high);
+            }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < w; i++) store(to + i * row, x[i]);
+}
+
+// [lag, in, out] from [lag, out, in], where it is read.
+template <class T> void transpose(const Program& f, const T* W, T* to) {
+    const Index n = f.channels;
+    constexpr Index w = width<T>;
+    for (const Rectangle* r = f.rectangle; r < f.rectangle + f.rectangles; r++)
+        for (Index lag = r->lag; lag < r->last_lag; lag++)
+            for (Index i = r->to_first; i < r->to_last; i += w)
+                for (Index j = r->first; j < r->last; j += w) {
+                    const T* source = W + (lag * n + i) * n + j;
+                    T* target = to + (lag * n + j) * n + i;
+                    if (i + w <= r->to_last && j + w <= r->last) {
+                        transpose_square(source, target, n);
+                        continue;
+                    }
+                    for (Index jj = 0; jj < w && j + jj < r->last; jj++)
+                        for (Index ii = 0; ii < w && i + ii < r->to_last; ii++) target[jj * n + ii] = source[ii * n + jj];
+                }
+}
+
+// The border of zeros that a convolution needs around space, and where each entry of the kernel reads in it.
+struct Border {
+    Index before[3], size[3], plane;
+    std::vector<Index> offsets;
+    explicit Border(const Program& f) {
+        for (int axis = 0; axis < 3; axis++) {
+            before[axis] = f.transposed ? f.kernel[axis] - 1 - f.before[axis] : f.before[axis];
+            size[axis] = f.space[axis] + f.kernel[axis] - 1;
+        }
+        plane = size[0] * size[1] * size[2];
+        for (Index i = 0; i < f.kernel[0]; i++)
+            for (Index j = 0; j < f.kernel[1]; j++)
+                for (Index k = 0; k < f.kernel[2]; k++) offsets.push_back((i * size[1] + j) * size[2] + k);
+    }
+    Index row(const Program& f, Index r) const { return (r / f.space[1] * size[1] + r % f.space[1]) * size[2]; }
+    Index inner() const { return (before[0] * size[1] + before[1]) * size[2] + before[2]; }
+};
+
+// Points (sample, channel, space); W is [out, in, kernel].
+template <class T> void sweep_conv(const Program& f, const T* W, const Points<T>& p, Index first, Index last) {
+    const Index n = f.channels, rows = f.space[0] * f.space[1], length = f.space[2];
+    const Border border(f);
+    std::vector<T> padded(n * border.plane);
+    const auto copy = [&](const T* z, Index c) {
+        T* plane = padded.data() + c * border.plane + border.inner();
+        for (Index r = 0; r < rows; r++) memcpy(plane + border.row(f, r), z + c * f.area + r * length, length * sizeof(T));
+    };
+    std::vector<Tap> taps(f.taps);
+    for (Index tap = 0; tap < f.taps; tap++) taps[tap] = {f.transposed ? f.taps - 1 - tap : tap, border.offsets[tap]};
+    const Index out = n * f.taps, in = f.taps;
+    for (Index b = first; b < last; b++) {
+        const Index at = b * n * f.area;
+        begin(p, at, n * f.area);
+        if (p.z0)
+            for (Index c = 0; c < n; c++) copy(p.z + at, c);
+        for (const Step* step = f.step; step < f.step + f.steps; step++)
+            if (step->product) {
+                Factor<T> A = {W, f.transposed ? in : out, f.transposed ? out : in};
+                A.data += step->to_first * A.outer + step->first * A.inner;
+                for (Index r = 0; r < rows; r++)
+                    multiply_add<T>(p.y + at + step->to_first * f.area + r * length, f.area, A,
+                                    {padded.data() + step->first * border.plane + border.row(f, r), 0, border.plane},
+                                    step->to_last - step->to_first, length, step->last - step->first, taps.data(), f.taps);
+            } else if (p.sigma != NONE) {
+                apply(p, step->first, at + step->to_first * f.area, (step->to_last - step->to_first) * f.area);
+                for (Index c = step->to_first; c < step->to_last; c++) copy(p.z + at, c);
+            }
+    }
+}
+
+// So many threads that each has enough to do to be worth waking.
+Index crew(double work, Index threads, Index pieces) {
+    Index useful = work / 500000;
+    threads = threads < useful ? threads : useful;
+    threads = threads < pieces ? threads : pieces;
+    return threads < 1 ? 1 : threads;
+}
+
+template <class T> void sweep(const Program& f, const T* W, const Points<T>& p, Index batch, Index threads) {
+    std::vector<T> other;
+    if (!f.conv && !f.transposed) {
+        other.resize(f.lags * f.channels * f.channels);
+        transpose(f, W, other.data());
+        W = other.data();
+    }
+    threads = crew(double(f.work) * batch, threads, batch);
+    const auto part = f.conv ? sweep_conv<T> : sweep_lagged<T>;
+    if (threads == 1) return part(f, W, p, 0, batch);
+#pragma omp parallel for num_threads(threads)
+    for (Index i = 0; i < threads; i++) part(f, W, p, batch * i / threads, batch * (i + 1) / threads);
+}
+
+// ---- the weight's cotangent ----------------------------------------------------------------------------------------
+
+// Q = v z* where W is read. Rows of Q are shared out among the threads, each a few rows of one rectangle at one lag.
+template <class T> void cotangent(const Program& f, const T* v, const T* z, T* Q, Index batch, Index threads) {
+    const Index n = f.channels, lags = f.conv ? f.taps : f.lags, side = 16;
+    memset(Q, 0, lags * n * n * sizeof(T));
+    if (!batch) return;
+    struct Task {
+        const Rectangle* r;
+        Index lag, first, last;
+    };
+    std::vector<Task> tasks;
+    for (const Rectangle* r = f.rectangle; r < f.rectangle + f.rectangles; r++)
+        for (Index lag = f.conv ? 0 : r->lag; lag < (f.conv ? f.taps : r->last_lag); lag++)
+            for (Index i = r->to_first; i < r->to_last; i += side)
+                tasks.push_back({r, lag, i, i + side < r->to_last ? i + side : r->to_last});
+    threads = crew(double(f.work) * batch, threads, tasks.size());
+    if (!f.conv) {
+        const Index sample = f.times * n;
+#pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
+        for (Index i = 0; i < Index(tasks.size()); i++) {
+            const Task& task = tasks[i];
+            std::vector<Tap> taps;
+            for (Index b = 0; b < (f.times == 1 ? 1 : batch); b++) taps.push_back({b * sample, b * sample});
+            multiply_add<T>(Q + (task.lag * n + task.first) * n + task.r->first, n, {v + task.lag * n + task.first, 1, n},
+                            {z + task.r->first, 0, n}, task.last - task.first, task.r->last - task.r->first,
+                            f.times == 1 ? batch : f.times - task.lag, taps.data(), f.times > task.lag ? taps.size() : 0);
+        }
+        return;
+    }
+    const Index rows = f.space[0] * f.space[1], length = f.space[2];
+    const Border border(f);
+    std::vector<T> last(batch * border.plane * n);  // z with a border of zeros and channels last
+    std::vector<Tap> taps;
+    for (Index b = 0; b < batch; b++)
+        for (Index r = 0; r < rows; r++) taps.push_back({b * n * f.area + r * length, (b * border.plane + border.row(f, r)) * n});
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+#pragma omp for
+        for (Index i = 0; i < Index(taps.size()); i++) {
+            T* to = last.data() + taps[i].b + border.inner() * n;
+            const T* from = z + taps[i].a;
+            for (Index c = 0; c < n; c += 8)
+                for (Index x = 0; x < length; x++)
+                    for (Index cc = c; cc < n && cc < c + 8; cc++) to[x * n + cc] = from[cc * f.area + x];
+        }
+#pragma omp for schedule(dynamic)
+        for (Index i = 0; i < Index(tasks.size()); i++) {
+            const Task& task = tasks[i];
+            const Index first = task.r->first, inputs = task.r->last - first;
+            std::vector<T> part(side * inputs);
+            multiply_add<T>(part.data(), inputs, {v + task.first * f.area, f.area, 1},
+                            {last.data() + border.offsets[task.lag] * n + first, 0, n}, task.last - task.first, inputs,
+                            length, taps.data(), taps.size());
+            for (Index o = task.first; o < task.last; o++)
+                for (Index c = 0; c < inputs; c++)
+                    Q[(o * n + first + c) * f.taps + task.lag] = part[(o - task.first) * inputs + c];
+        }
+    }
+}
+
+// ---- Python --------------------------------------------------------------------------------------------------------
+
+// The arguments are bytes, None, or integers: sizes and the addresses of tensors that the caller keeps alive.
+struct Arguments {
+    PyObject* const* values;
+    Index next = 0;
+    Index integer() { return PyLong_AsLongLong(values[next++]); }
+    template <class P> P* pointer() { return (P*)PyLong_AsVoidPtr(values[next++]); }
+    const char* bytes() {
+        PyObject* object = values[next++];
+        return object == Py_None ? nullptr : PyBytes_AsString(object);
+    }
+};
+
+template <class T> void run_sweep(Arguments& a, const Program& f, Index batch, Index threads) {
+    const T* W = a.pointer<T>();
+    Points<T> p;
+    p.y = a.pointer<T>(), p.z = a.pointer<T>();
+    p.y0 = a.pointer<T>(), p.z0 = a.pointer<T>();
+    p.sigma = Sigma(a.integer());
+    p.codes = (const unsigned char*)a.bytes();
+    p.point = a.pointer<T>(), p.value = a.pointer<T>();
+    p.inside = a.pointer<bool>();
+    if (PyErr_Occurred()) return;
+    Py_BEGIN_ALLOW_THREADS
+    sweep<T>(f, W, p, batch, threads);
+    Py_END_ALLOW_THREADS
+}
+
+template <class T> void run_cotangent(Arguments& a, const Program& f, Index batch, Index threads) {
+    const T *v = a.pointer<T>(), *z = a.pointer<T>();
+    T* Q = a.pointer<T>();
+    if (PyErr_Occurred()) return;
+    Py_BEGIN_ALLOW_THREADS
+    cotangent<T>(f, v, z, Q, batch, threads);
+    Py_END_ALLOW_THREADS
+}
+
+template <void (*in_double)(Arguments&, const Program&, Index, Index),
+          void (*in_float)(Arguments&, const Program&, Index, Index), Py_ssize_t expected>
+PyObject* entry(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    if (count != expected) return PyErr_Format(PyExc_TypeError, "%zd arguments needed, got %zd", expected, count);
+    Arguments a{values};
+    const char* program = a.bytes();
+    if (!program) return PyErr_Occurred() ? nullptr : PyErr_Format(PyExc_TypeError, "a program is needed");
+    const Index item = a.integer(), batch = a.integer(), threads = a.integer();
+    if (!PyErr_Occurred()) (item == 8 ? in_double : in_float)(a, Program(program), batch, threads);
+    if (PyErr_Occurred()) return nullptr;
+    Py_RETURN_NONE;
+}
+
+PyMethodDef methods[] = {
+    {"sweep", (PyCFunction)(void (*)())entry<run_sweep<double>, run_sweep<float>, 14>, METH_FASTCALL, nullptr},
+    {"cotangent", (PyCFunction)(void (*)())entry<run_cotangent<double>, run_cotangent<float>, 7>, METH_FASTCALL, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef module = {PyModuleDef_HEAD_INIT, "native", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
+
+}  // namespace
+
+#define JOIN(a, b) a##b
+#define INIT(name) JOIN(PyInit_, name)
+
+PyMODINIT_FUNC INIT(MODULE)() {
+#if defined(__AVX512F__)
+    const bool able = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+#elif defined(__AVX2__)
+    const bool able = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+#else
+    const bool able = true;
+#endif
+    if (!able) return PyErr_Format(PyExc_ImportError, "this processor lacks the instructions the module was built for");
+    return PyModule_Create(&module);
+}

@@ -1,0 +1,152 @@
+"""Fast executors give what the sweep gives step by step in PyTorch: every output and every gradient."""
+
+from importlib import import_module
+
+import pytest
+import torch
+from cases import Case, cases, randomize
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tolerance import TOLERANCE
+
+import resolvent as rv
+from resolvent import _native
+from resolvent._activation import ACTIVATIONS
+
+WIDTHS = (1, 2, 3, 7, 8, 13, 17, 33)  # around the widths of vectors, where a tail is left over
+
+
+def extensions():
+    for level in ("_native_v4", "_native_v3", "_native_v1"):
+        try:
+            yield import_module(f"resolvent.{level}")
+        except ImportError:
+            continue
+
+
+@pytest.fixture(params=list(extensions()) or [None], ids=lambda m: getattr(m, "__name__", "none"), scope="module")
+def native(request):
+    if request.param is None:
+        pytest.skip("the extension was not built")
+    before = _native.extension
+    _native.extension = request.param
+    yield request.param
+    _native.extension = before
+
+
+@pytest.fixture(autouse=True)
+def uninitialized_memory_is_nan():
+    torch.use_deterministic_algorithms(True)  # which fills what torch.empty returns with NaN
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def step_by_step(function, *args):
+    """What the plain sweep gives."""
+    extension, _native.extension = _native.extension, None
+    try:
+        return function(*args)
+    finally:
+        _native.extension = extension
+
+
+def outputs_and_gradients(machine, y0, z0, v0, u0, **options):
+    parameters = list(machine.parameters())
+    points = [x.clone().requires_grad_() for x in (y0, z0) if x is not None]
+    y, z = machine.solve(points[0], points[1] if len(points) == 2 else None, **options)
+    gradients = torch.autograd.grad((y, z), [*points, *parameters], (v0, u0), allow_unused=True)
+    with torch.no_grad():
+        u, v = machine.dual(y).solve(u0, v0)
+        dy, dz = machine.tangent(y).solve(u0, v0)
+        Q = machine.weight_cotangent(v, z)
+    return dict(y=y, z=z, u=u, v=v, dy=dy, dz=dz, Q=Q) | {f"gradient {i}": g for i, g in enumerate(gradients)}
+
+
+def assert_same(actual: dict, expected: dict) -> None:
+    for name, e in expected.items():
+        a = actual[name]
+        if e is None or not e.numel():
+            assert e is a or a.shape == e.shape, name
+            continue
+        assert a.isfinite().all(), name
+        error = (a - e).abs().max() / e.abs().max().clamp(min=1)
+        assert error <= TOLERANCE[e.dtype], (name, error)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(case=cases(widths=WIDTHS), shifted=st.booleans())
+def test_native_sweep(native, dtype, case: Case, shifted):
+    machine = case.machine.to(dtype)
+    with torch.no_grad():
+        machine.weight.div_(machine.partition.total**0.5)
+    y0, z0, v0, u0 = (x.to(dtype) for x in case.points(4))
+    assert machine.executor == "native"
+    arguments = (machine, y0, z0 if shifted else None, v0, u0)
+    assert_same(outputs_and_gradients(*arguments), step_by_step(outputs_and_gradients, *arguments))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_native_activations_and_slopes(native, name, dtype):
+    """Over the whole line, at kinks and where the exponentials saturate."""
+    machine = randomize(rv.DenseMachine((1, 1), name, bias=False, dtype=dtype))
+    near = torch.linspace(-12, 12, 4001, dtype=dtype)
+    far = torch.tensor([0.0, 20.0, 20.01, 100.0, 800.0, 1e6], dtype=dtype)
+    y0 = torch.cat([near, far, -far]).unsqueeze(1).expand(-1, 2).contiguous()
+    arguments = (machine, y0, None, torch.ones_like(y0), torch.ones_like(y0))
+    actual, expected = outputs_and_gradients(*arguments), step_by_step(outputs_and_gradients, *arguments)
+    for key in ("y", "z", "u", "v", "dy", "dz"):
+        torch.testing.assert_close(actual[key], expected[key], rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(case=cases(kinds=("recurrent",), widths=WIDTHS), data=st.data())
+def test_native_sweep_with_lengths_and_history(native, case: Case, data):
+    case.batch = (3,)
+    steps = case.extent[0]
+    y0, z0, v0, u0 = case.points(4)
+    lengths = data.draw(st.lists(st.integers(0, steps), min_size=3, max_size=3))
+    history = torch.randn(3, data.draw(st.integers(0, 4)), y0.shape[-1], dtype=torch.float64)
+
+    def run():
+        return outputs_and_gradients(case.machine, y0, z0, v0, u0, lengths=lengths, history=history)
+
+    assert_same(run(), step_by_step(run))
+
+
+def test_many_threads_give_what_one_gives(native):
+    threads = torch.get_num_threads()
+    for machine, shape in (
+        (rv.DenseMachine((64,) * 4, dtype=torch.float64), (301, 256)),
+        (rv.ConvMachine((16,) * 4, kernel_size=(3, 3), dtype=torch.float64), (5, 64, 13, 9)),
+        (rv.RecurrentMachine((16,) * 4, lags=3, time_block=2, dtype=torch.float64), (7, 21, 64)),
+    ):
+        points = [torch.randn(shape, dtype=torch.float64) for _ in range(4)]
+        try:
+            torch.set_num_threads(3)
+            actual = outputs_and_gradients(machine, *points)
+            torch.set_num_threads(1)
+            assert_same(actual, outputs_and_gradients(machine, *points))
+            assert_same(actual, step_by_step(outputs_and_gradients, machine, *points))
+        finally:
+            torch.set_num_threads(threads)
+
+
+def test_inputs_of_any_strides(native):
+    machine = rv.DenseMachine((3, 4, 2), dtype=torch.float64)
+    y0, z0, v0, u0 = (torch.randn(9, 5, dtype=torch.float64).mT for _ in range(4))
+    arguments = (machine, y0, z0, v0, u0)
+    assert_same(outputs_and_gradients(*arguments), step_by_step(outputs_and_gradients, *arguments))
+
+
+def test_what_no_kernel_serves_runs_step_by_step(monkeypatch):
+    assert rv.DenseMachine((2, 3), lambda y: y * y).executor == "torch"
+    assert rv.DenseMachine((2, 3), dtype=torch.bfloat16).executor == "torch"
+    assert rv.DenseMachine((2, 3), device="meta").executor == "torch"
+    machine = rv.DenseMachine((2, 3))
+    x = torch.randn(4, 2)
+    z = machine(x)
+    monkeypatch.setattr(_native, "extension", None)
+    assert machine.executor == "torch"
+    torch.testing.assert_close(machine(x), z)
