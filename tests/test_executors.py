@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 from tolerance import TOLERANCE
 
 import resolvent as rv
-from resolvent import _native
-from resolvent._activation import ACTIVATIONS
+from resolvent import _native, _stages, _sweep
+from resolvent._activation import ACTIVATIONS, Slope
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+_triton = pytest.importorskip("resolvent._triton")
 
 WIDTHS = (1, 2, 3, 7, 8, 13, 17, 33)  # around the widths of vectors, where a tail is left over
 
@@ -66,7 +69,7 @@ def assert_same(actual: dict, expected: dict) -> None:
     for name, e in expected.items():
         a = actual[name]
         if e is None or not e.numel():
-            assert e is a or a.shape == e.shape, name
+            assert (None if a is None else a.shape) == (None if e is None else e.shape), name
             continue
         assert a.isfinite().all(), name
         error = (a - e).abs().max() / e.abs().max().clamp(min=1)
@@ -150,3 +153,92 @@ def test_what_no_kernel_serves_runs_step_by_step(monkeypatch):
     monkeypatch.setattr(_native, "extension", None)
     assert machine.executor == "torch"
     torch.testing.assert_close(machine(x), z)
+
+
+@pytest.mark.unchecked  # run-time type checks would rewrite the kernel
+class TestTriton:
+    """The kernels against the plain sweep, for σ, for slopes in each of their forms, and for σ = 0."""
+
+    def check(self, machine, time_steps=None, history=0, lengths=None, dtype=torch.float32):
+        torch.manual_seed(0)
+        n = machine.partition.total
+        machine = randomize(machine.to(DEVICE, dtype)).requires_grad_(False)
+        machine.weight.div_(n**0.5)
+        shape = (3, n) if time_steps is None else (3, time_steps, n)
+        y0, z0, u0, v0 = (torch.randn(shape, device=DEVICE, dtype=dtype) for _ in range(4))
+        plan = machine._plan(y0, history)
+        inside = None if lengths is None else machine._inside(lengths, y0)
+        sigma = machine.activation
+        y, z = self.same(machine.operator, plan, sigma, machine.weight, y0, z0, inside)
+        if not history:
+            y, z = self.same(machine.operator, plan, sigma, machine.weight, y0, None, inside)
+        for way in (plan, plan.dual):
+            slopes = (Slope(sigma, y), Slope(sigma, y, sigma(y)), sigma.slope(y), None)
+            for slope, (u, v) in zip(slopes, ((u0, v0), (None, v0), (u0, v0), (u0, v0)), strict=True):
+                self.same(machine.operator, way, slope, machine.weight, u, v, inside)
+            if not history:
+                self.same(machine.operator, way, slopes[1], machine.weight, u0, None, inside)
+        if not history:
+            expected = torch.zeros_like(machine.weight)
+            for rectangle in plan.rectangles:
+                machine.operator.accumulate_cotangent(expected, v0, z, rectangle)
+            assert_same(dict(Q=_triton.cotangent(machine.operator, plan, v0, z)), dict(Q=expected))
+
+    def same(self, *arguments):
+        expected = _sweep._step_by_step(*arguments)
+        actual = _triton.sweep(*arguments)
+        assert_same(dict(zip("yz", actual, strict=True)), dict(zip("yz", expected, strict=True)))
+        return expected
+
+    def test_wide_blocks(self):
+        self.check(rv.DenseMachine((17, 33, 9), "tanh"))
+
+    def test_narrow_blocks_are_solved_in_groups(self):
+        machine = rv.DenseMachine((3, 1, 1, 2, 9, 1, 4), "gelu")
+        self.check(machine)
+        assert _stages.schedule_of(machine._plan_at(1, 0), machine.activation.codes).grouped
+
+    def test_mixed_activations_and_some_connections(self):
+        connections = torch.tensor([[0, 0, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0], [1, 0, 1, 0]], dtype=torch.bool)
+        self.check(rv.DenseMachine((2, 3, 1, 2), ["identity", "relu", "sin", "silu"], connections=connections))
+
+    @pytest.mark.parametrize("sizes", [(3, 3, 3, 3), (5, 2, 1, 1, 9)])
+    def test_windows_and_products_between_them(self, sizes, monkeypatch):
+        monkeypatch.setattr(_stages, "_window", lambda partition: 6)
+        machine = rv.DenseMachine(sizes, "softsign")
+        self.check(machine)
+        assert len(_stages.schedule_of(machine._plan_at(1, 0), machine.activation.codes).steps) > 2
+
+    def test_lags_and_time_blocks(self):
+        self.check(rv.RecurrentMachine((2, 3, 1), "tanh", lags=4, time_block=3), 7)
+
+    def test_sequential_with_one_lag(self):
+        self.check(rv.RecurrentMachine((9, 3), "tanh", lags=1, connections="sequential"), 3)
+
+    @pytest.mark.parametrize("time_block", [1, 2])
+    def test_long_pasts_are_products(self, time_block, monkeypatch):
+        monkeypatch.setattr(_stages, "PULLED", 4)
+        self.check(rv.RecurrentMachine((2, 3), "tanh", lags=3, time_block=time_block), 5)
+
+    @pytest.mark.parametrize("time_block", [1, 2])
+    def test_history(self, time_block):
+        self.check(rv.RecurrentMachine((2, 3, 1), "tanh", lags=3, time_block=time_block), 5, history=2)
+
+    def test_lengths(self):
+        self.check(rv.RecurrentMachine((2, 3, 1), "sigmoid", lags=2), 4, lengths=[4, 0, 2])
+
+    @pytest.mark.parametrize("name", ACTIVATIONS)
+    def test_activations_and_slopes(self, name):
+        self.check(rv.DenseMachine((8, 8), name))
+
+    def test_many_samples(self):
+        """More than one program, and more than one sample in each."""
+        machine = rv.DenseMachine((5, 4), "tanh", device=DEVICE).requires_grad_(False)
+        y0 = torch.randn(600, 9, device=DEVICE)
+        self.same(machine.operator, machine._plan(y0), machine.activation, machine.weight, y0, None, None)
+
+    def test_no_samples(self):
+        machine = rv.DenseMachine((5, 4), "tanh", device=DEVICE).requires_grad_(False)
+        y0 = torch.randn(0, 9, device=DEVICE)
+        y, z = _triton.sweep(machine.operator, machine._plan(y0), machine.activation, machine.weight, y0, None, None)
+        assert y.shape == z.shape == (0, 9)

@@ -16,7 +16,7 @@ from ._partition import Connections, Partition, connect
 from ._plan import Plan, make_plan
 from ._solve import solve, weight_cotangent
 from ._sum import Sum
-from ._sweep import executor
+from ._sweep import executor, with_handle
 
 Point = Float[Tensor, "..."]
 INPUTS = ("y0", "z0", "dy0", "dz0", "u0", "v0")
@@ -81,8 +81,8 @@ class StructuredMachine(nn.Module):
 
     @property
     def executor(self) -> str:
-        """What sweeps over the blocks, by device, precision and σ: "native" in one call, or "torch" step by step."""
-        return executor(self.weight, self.activation)
+        """What sweeps over the blocks, by device, precision and σ: "native", "triton" or, step by step, "torch"."""
+        return executor(self.operator, self.activation, self.weight)
 
     def forward(self, x: Point) -> Point:
         """The z of the resolvent at y0 = x, z0 = 0. x fills the first channels and is zero-extended."""
@@ -156,7 +156,14 @@ class StructuredMachine(nn.Module):
         return ", ".join(f"{name}={value}" for name, value in fields.items())
 
     def _plan(self, x: Tensor, history: int = 0) -> Plan:
-        return self._plan_at(self.operator.time_steps(x) - history, history)
+        steps = self.operator.time_steps(x) - history
+        if torch.compiler.is_compiling() and not torch.compiler.is_exporting() and self.executor != "torch":
+            return self._handled_plan_at(steps, history)
+        return self._plan_at(steps, history)
+
+    @torch.compiler.assume_constant_result
+    def _handled_plan_at(self, time_steps: int, history: int) -> Plan:
+        return with_handle(self.operator, self._plan_at(time_steps, history), self.activation)
 
     @torch.compiler.assume_constant_result  # a compiler is not to trace how the plan is built
     def _plan_at(self, time_steps: int, history: int) -> Plan:

@@ -1,19 +1,16 @@
 """The sweep in one native call: the plan as a program of integers for the extension built from `native.cpp`.
 
-The extension is optional. Where it was not built, or the processor lacks what it was built for, `available` is False
-and the sweep runs step by step in PyTorch.
+The extension is optional: where it was not built, or the processor lacks what it was built for, the sweep runs step by
+step in PyTorch.
 """
 
 from array import array
 from functools import lru_cache
 from importlib import import_module
-from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _len_torch_dispatch_stack
-from torch._C._functorch import is_legacy_batchedtensor
-from torch.nn import Parameter
 
 from ._activation import Activations, Slope
 from ._operators import Conv, Lagged, Operator, Product
@@ -22,7 +19,7 @@ from ._plan import Plan
 ITEM_SIZES = {torch.float64: 8, torch.float32: 4}
 
 
-def _extension() -> ModuleType | None:
+def _extension() -> Any:
     for name in ("_native_v4", "_native_v3", "_native_v1"):
         try:
             return import_module(f".{name}", __package__)
@@ -34,17 +31,9 @@ def _extension() -> ModuleType | None:
 extension = _extension()
 
 
-def serves(x: Tensor, *others: Tensor | None) -> bool:
-    """Whether machines with the device and precision of x are swept natively, if `others` have memory of their own."""
-    return extension is not None and x.is_cpu and x.dtype in ITEM_SIZES and has_memory(x, *others)
-
-
-def has_memory(*tensors: Tensor | None) -> bool:
-    """Whether a kernel may read these: real tensors, not traced or faked or counted, and in no batch of gradients."""
-    for x in tensors:
-        if x is not None and (type(x) not in (Tensor, Parameter) or is_legacy_batchedtensor(x)):
-            return False
-    return not _len_torch_dispatch_stack()
+def serves(operator: Operator, x: Tensor) -> bool:
+    """Whether machines in the precision of x are swept natively."""
+    return extension is not None and x.dtype in ITEM_SIZES
 
 
 def sweep(
@@ -60,7 +49,7 @@ def sweep(
     y0 = y0 if y0 is None else y0.contiguous()
     z0 = z0 if z0 is None else z0.contiguous()
     inside = inside if inside is None else inside.contiguous()
-    like = z0 if y0 is None else y0
+    like: Any = z0 if y0 is None else y0
     y, z = torch.empty_like(like), torch.empty_like(like)
     mode, codes, point, value = 0, None, None, None
     if isinstance(sigma, Activations):
@@ -116,7 +105,7 @@ def _program(operator: Operator, plan: Plan, event: torch.Size) -> bytes:
         before = (*(0,) * len(ones), *(pair[0] for pair in operator.padding))
     steps, work = [], 0
     for step in plan.steps:
-        to = step[0] if isinstance(step, Product) else step.region
+        to = step.to if isinstance(step, Product) else step.region
         row = [int(isinstance(step, Product)), *_ends(to.times), *_ends(to.channels)]
         if isinstance(step, Product):
             source, step_lags = step.source, step.lags

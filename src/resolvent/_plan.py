@@ -26,10 +26,19 @@ class Plan:
     that a compiler can take a plan as a constant.
     """
 
-    def __init__(self, steps: tuple[Step, ...], dual: "Plan | None" = None):
-        self.steps = steps
+    def __init__(
+        self,
+        steps: tuple[Step, ...],
+        partition: Partition,
+        connections: Connections,
+        history: int,
+        dual: "Plan | None" = None,
+    ):
+        self.steps, self.partition, self.connections, self.history = steps, partition, connections, history
         self.transposed = dual is not None
-        self.dual = dual or Plan(tuple(map(_transpose, reversed(steps))), dual=self)
+        self.handle: int | None = None  # what compiled code knows it by
+        backwards = tuple(map(_transpose, reversed(steps)))
+        self.dual = dual or Plan(backwards, partition, connections, history, dual=self)
         products = (step for step in (self.dual if dual else self).steps if isinstance(step, Product))
         self.rectangles = tuple(dict.fromkeys(Rectangle(p.lags, p.to.channels, p.source.channels) for p in products))
         """The read part of W, without overlap."""
@@ -80,7 +89,7 @@ def make_plan(partition: Partition, connections: Connections, time_steps: int, h
                 steps.append(Activate(Region(times, channels[item]), item))
             else:
                 steps += _products(item, times)
-    return Plan(tuple(steps))
+    return Plan(tuple(steps), partition, connections, history)
 
 
 def _products(rectangle: Rectangle, times: range) -> list[Product]:

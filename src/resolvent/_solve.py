@@ -66,7 +66,8 @@ def _apply(function: type[Function], forward_mode: type[Function], *args: Any) -
     if _are_functorch_transforms_active():
         return forward_mode.apply(*args)
     # What `apply` does besides, binding arguments to names, takes longer than a small solve.
-    return super(Function, forward_mode).apply(*unwrap_dead_wrappers(args))
+    base: Any = super(Function, forward_mode)
+    return base.apply(*unwrap_dead_wrappers(args))
 
 
 class _Solve(Function):

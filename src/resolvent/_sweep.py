@@ -1,11 +1,17 @@
 """One sweep over the blocks, without derivatives: step by step in PyTorch, or by a faster executor where one serves."""
 
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
+from functools import lru_cache
+from importlib import import_module
 from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _len_torch_dispatch_stack
+from torch._C._functorch import is_legacy_batchedtensor
+from torch.nn import Parameter
 
 from . import _native
 from ._activation import Activations, Slope
@@ -15,9 +21,25 @@ from ._plan import Plan
 Sigma = Activations | Slope | Tensor | None
 
 
-def executor(weight: Tensor, activations: Activations) -> str:
-    """Which executor sweeps machines with this weight and σ."""
-    return "native" if _native.serves(weight) and activations.codes is not None else "torch"
+def executor(operator: Operator, activations: Activations, x: Tensor) -> str:
+    """What sweeps machines with this operator and σ, on the device and in the precision of x."""
+    fast = _fast(operator, x) if activations.codes is not None else None
+    return "torch" if fast is None else fast.__name__.rpartition("._")[2]
+
+
+def _fast(operator: Operator, x: Tensor) -> Any:
+    """The module with a `sweep` and a `cotangent` in few calls, if there is one for this device and precision."""
+    module = _native if x.is_cpu else _kernels() if x.is_cuda else None
+    return module if module is not None and module.serves(operator, x) else None
+
+
+@lru_cache(maxsize=1)
+def _kernels() -> Any:
+    """The kernels for GPUs, first asked for when a machine is on one: importing their compiler takes a while."""
+    try:
+        return import_module("._triton", __package__)
+    except ImportError:
+        return None
 
 
 def sweep(
@@ -30,21 +52,29 @@ def sweep(
     inside: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """The (y, z) of `solve`."""
-    if (
-        not torch.compiler.is_compiling()
-        and _native.serves(weight, y0, z0)
-        and weight.ndim == len(operator.weight_shape)
-    ):
-        activations = sigma.activations if isinstance(sigma, Slope) else sigma
-        if not isinstance(activations, Activations) or activations.codes is not None:
-            return _native.sweep(operator, plan, sigma, weight, y0, z0, inside)
+    if torch.compiler.is_compiling():
+        if plan.handle is not None and weight.ndim == len(operator.weight_shape):
+            slope = sigma if isinstance(sigma, Tensor) else None
+            of_y = isinstance(sigma, Activations)
+            return _sweep_op(plan.handle, plan.transposed, of_y, slope, weight, y0, z0, inside)
+        return _step_by_step(operator, plan, sigma, weight, y0, z0, inside)
+    activations = sigma.activations if isinstance(sigma, Slope) else sigma
+    if not isinstance(activations, Activations) or activations.codes is not None:
+        fast = _fast(operator, weight)
+        if fast is not None and weight.ndim == len(operator.weight_shape) and _has_memory(weight, y0, z0):
+            return fast.sweep(operator, plan, sigma, weight, y0, z0, inside)
     return _step_by_step(operator, plan, sigma, weight, y0, z0, inside)
 
 
 def cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor, ensemble_ndim: int) -> Tensor:
     """The Q of `weight_cotangent`."""
-    if not torch.compiler.is_compiling() and not ensemble_ndim and _native.serves(v, z):
-        return _native.cotangent(operator, plan, v, z)
+    if torch.compiler.is_compiling():
+        if plan.handle is not None and not ensemble_ndim:
+            return _cotangent_op(plan.handle, v, z)
+    elif not ensemble_ndim:
+        fast = _fast(operator, v)
+        if fast is not None and _has_memory(v, z):
+            return fast.cotangent(operator, plan, v, z)
     ensemble = v.shape[:ensemble_ndim]
     Q = v.new_zeros((*((prod(ensemble),) if ensemble else ()), *operator.weight_shape))
     v, z = (_flatten(x, ensemble_ndim, operator.event_ndim) for x in (v, z))
@@ -54,7 +84,63 @@ def cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor, ensemble_ndi
     return Q.view(*ensemble, *operator.weight_shape)
 
 
-def _step_by_step(operator, plan, sigma: Sigma, weight, y0, z0, inside) -> tuple[Tensor, Tensor]:
+def _has_memory(*tensors: Tensor | None) -> bool:
+    """Whether a kernel may read these: real tensors, not faked or counted, and in no batch of gradients."""
+    for x in tensors:
+        if x is not None and (type(x) not in (Tensor, Parameter) or is_legacy_batchedtensor(x)):
+            return False
+    return not _len_torch_dispatch_stack()
+
+
+# Compiled graphs hold tensors and numbers only, so there a sweep is an operation that finds the rest by a number.
+_handled: list[tuple[Operator, Plan, Activations]] = []
+
+
+def with_handle(operator: Operator, plan: Plan, activations: Activations) -> Plan:
+    """The plan for compiled code, in which one of the fast executors is to sweep."""
+    machine = (operator, plan, activations)
+    if machine not in _handled:
+        _handled.append(machine)
+    plan, dual = copy(plan), copy(plan.dual)
+    plan.dual, dual.dual = dual, plan
+    plan.handle = dual.handle = _handled.index(machine)
+    return plan
+
+
+@torch.library.custom_op("resolvent::sweep", mutates_args=())
+def _sweep_op(
+    handle: int,
+    transposed: bool,
+    function: bool,
+    slope: Tensor | None,
+    weight: Tensor,
+    y0: Tensor | None,
+    z0: Tensor | None,
+    inside: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    operator, plan, activations = _handled[handle]
+    sigma = activations if function else slope
+    return sweep(operator, plan.dual if transposed else plan, sigma, weight, y0, z0, inside)
+
+
+@_sweep_op.register_fake
+def _(handle, transposed, function, slope, weight, y0, z0, inside):
+    like = z0 if y0 is None else y0
+    return like.new_empty(like.shape), like.new_empty(like.shape)
+
+
+@torch.library.custom_op("resolvent::cotangent", mutates_args=())
+def _cotangent_op(handle: int, v: Tensor, z: Tensor) -> Tensor:
+    operator, plan, _ = _handled[handle]
+    return cotangent(operator, plan, v, z, 0)
+
+
+@_cotangent_op.register_fake
+def _(handle, v, z):
+    return v.new_empty(_handled[handle][0].weight_shape)
+
+
+def _step_by_step(operator, plan, sigma: Any, weight, y0, z0, inside) -> tuple[Tensor, Tensor]:
     like = z0 if y0 is None else y0
     ensemble_ndim = weight.ndim - len(operator.weight_shape)
 
@@ -65,7 +151,7 @@ def _step_by_step(operator, plan, sigma: Sigma, weight, y0, z0, inside) -> tuple
         flat(like.new_zeros(like.shape) if x is None else x.clone(memory_format=torch.contiguous_format))
         for x in (y0, z0)
     )
-    inside = flat(inside)
+    inside, activations = flat(inside), sigma
     slope = flat(sigma.tensor() if isinstance(sigma, Slope) else sigma) if isinstance(sigma, Slope | Tensor) else None
     if slope is not None and inside is not None:
         slope = slope.where(inside, 0)
@@ -81,7 +167,7 @@ def _step_by_step(operator, plan, sigma: Sigma, weight, y0, z0, inside) -> tuple
             if slope is not None:
                 z_part.addcmul_(operator.part(slope, step.region), y_part)
             elif sigma is not None:
-                value = sigma.blocks[step.block].function(y_part)
+                value = activations.blocks[step.block].function(y_part)
                 z_part.add_(value if inside is None else value.where(operator.part(inside, step.region), 0))
     return y.view(like.shape), z.view(like.shape)
 

@@ -1,0 +1,255 @@
+"""The kernel that sweeps over stages on a GPU.
+
+Each program has a few samples. For stage after stage it pulls what earlier stages of its window bring, applies σ and
+stores; narrow blocks it solves channel after channel in registers. Precision: products are IEEE float32 unless the
+user has allowed TF32, and bfloat16 is accumulated in float32.
+"""
+
+# pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _tanh(x):
+    e = tl.exp(-2 * tl.abs(x))
+    t = tl.where(x < 0, -(1 - e) / (1 + e), (1 - e) / (1 + e))
+    # near 0 the difference 1 - e has lost its digits, and the series has not
+    return tl.where(tl.abs(x) < 0.1, x * (1 - x * x * (1 / 3 - x * x * (2 / 15 - x * x * (17 / 315)))), t)
+
+
+@triton.jit
+def _sigmoid(x):
+    return 1 / (1 + tl.exp(-x))
+
+
+@triton.jit
+def _activate(x, code: tl.constexpr):
+    """σ, by its place among the known activations."""
+    if code == 1:
+        return _tanh(x)
+    if code == 2:
+        return _sigmoid(x)
+    if code == 3:
+        return tl.where(x < 0, 0.0, x)
+    if code == 4:
+        return tl.where(x > 0, x, x * 0.01)
+    if code == 5:
+        return tl.where(x > 0, x, tl.exp(x) - 1)
+    if code == 6:
+        return 1.0507009873554805 * tl.where(x > 0, x, 1.6732632423543772 * (tl.exp(x) - 1))
+    if code == 7:
+        return x * 0.5 * (1 + tl.erf(x * 0.7071067811865476))
+    if code == 8:
+        return x * 0.5 * (1 + _tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))
+    if code == 9:
+        return x * _sigmoid(x)
+    if code == 10:
+        return tl.where(x > 20, x, tl.log(1 + tl.exp(x)))
+    if code == 11:
+        return x / (1 + tl.abs(x))
+    if code == 12:
+        return tl.sin(x)
+    return x
+
+
+@triton.jit
+def _slope(x, s, known: tl.constexpr, code: tl.constexpr):
+    """σ'(x); s is σ(x) where it is known."""
+    if code == 1:
+        t = s if known else _tanh(x)
+        return 1 - t * t
+    if code == 2:
+        t = s if known else _sigmoid(x)
+        return t * (1 - t)
+    if code == 3:
+        return tl.where(x > 0, 1.0, 0.0)
+    if code == 4:
+        return tl.where(x > 0, 1.0, 0.01)
+    if code == 5:
+        return tl.where(x > 0, 1.0, tl.exp(x))
+    if code == 6:
+        return 1.0507009873554805 * tl.where(x > 0, 1.0, 1.6732632423543772 * tl.exp(x))
+    if code == 7:
+        return 0.5 * (1 + tl.erf(x * 0.7071067811865476)) + x * tl.exp(-0.5 * x * x) * 0.3989422804014327
+    if code == 8:
+        c = tl.minimum(tl.maximum(x, -10.0), 10.0)
+        t = _tanh(0.7978845608028654 * (c + 0.044715 * c * c * c))
+        return 0.5 * (1 + t) + c * (1 - t * t) * 0.3989422804014327 * (1 + 0.134145 * c * c)
+    if code == 9:
+        t = _sigmoid(x)
+        return t * (1 + x * (1 - t))
+    if code == 10:
+        return tl.where(x > 20, 1.0, _sigmoid(x))
+    if code == 11:
+        t = 1 + tl.abs(x)
+        return 1 / (t * t)
+    if code == 12:
+        return tl.cos(x)
+    return x * 0 + 1.0
+
+
+@triton.jit
+def _sigma(y, point, value, code, SIGMA: tl.constexpr, CODES: tl.constexpr, KNOWN: tl.constexpr):
+    """What σ adds to z: 0, σ(y), slope ⊙ y, or σ'(point) ⊙ y. Only the machine's own activations are compiled."""
+    out = y * 0
+    if SIGMA == 2:
+        out = point * y
+    elif SIGMA == 1 or SIGMA == 3:
+        for c in tl.static_range(13):
+            if (CODES >> c) & 1:
+                if SIGMA == 1:
+                    new = _activate(y, c)
+                else:
+                    new = _slope(point, value, KNOWN, c) * y
+                if (1 << c) == CODES:
+                    out = new
+                else:
+                    out = tl.where(code == c, new, out)
+    return out
+
+
+@triton.jit
+def _column(weight, ends, column, channel, begin, end, origin, STRIDE: tl.constexpr, TRANSPOSED: tl.constexpr):
+    """What one channel of a group feeds, as far as that lies in later blocks of the group."""
+    edge = tl.load(ends + channel + 1)
+    if TRANSPOSED:
+        later = (column < edge) & (column >= begin)
+    else:
+        later = (column >= edge) & (column < end)
+    return tl.load(weight + channel * STRIDE + column - origin, later, 0).to(tl.float32)
+
+
+@triton.jit(do_not_specialize=["times", "history", "first", "last", "batch"])
+def sweep_kernel(
+    y,
+    z,
+    y0,
+    z0,
+    weight,
+    point,
+    value,
+    inside,
+    stages,
+    sources,
+    ends,
+    times,
+    history,
+    first,
+    last,
+    batch,
+    n: tl.constexpr,
+    STRIDE: tl.constexpr,
+    TRANSPOSED: tl.constexpr,
+    HAS_Y0: tl.constexpr,
+    HAS_Z0: tl.constexpr,
+    SIGMA: tl.constexpr,
+    CODES: tl.constexpr,
+    KNOWN: tl.constexpr,
+    INSIDE: tl.constexpr,
+    TIMES: tl.constexpr,
+    ROWS: tl.constexpr,
+    N_TILE: tl.constexpr,
+    K_TILE: tl.constexpr,
+    GROUPED: tl.constexpr,
+    DOT: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    row = tl.arange(0, ROWS)
+    sample = tl.program_id(0).to(tl.int64) * (ROWS // TIMES) + row // TIMES
+    mine = (sample < batch) & (row < ROWS // TIMES * TIMES)
+    for stage in range(first, last):
+        start = tl.load(stages + stage * 12)
+        stop = tl.load(stages + stage * 12 + 1)
+        begin = tl.load(stages + stage * 12 + 2)
+        end = tl.load(stages + stage * 12 + 3)
+        code = tl.load(stages + stage * 12 + 4)
+        grouped = tl.load(stages + stage * 12 + 5)
+        lag = tl.load(stages + stage * 12 + 6)
+        k_begin = tl.load(stages + stage * 12 + 7)
+        k_end = tl.load(stages + stage * 12 + 8)
+        next_source = tl.load(stages + stage * 12 + 9)
+        last_source = tl.load(stages + stage * 12 + 10)
+        origin = tl.load(stages + stage * 12 + 11)
+        t = start + row % TIMES
+        here = mine & (t < stop)
+        for tile in range(begin, end, N_TILE):
+            column = tile + tl.arange(0, N_TILE)
+            at = (sample * times + t)[:, None] * n + column[None, :]
+            mask = here[:, None] & (column < end)[None, :]
+            if HAS_Y0:
+                total = tl.load(y0 + at, mask, 0).to(tl.float32)
+            else:
+                total = tl.zeros((ROWS, N_TILE), tl.float32)
+            for source in range(next_source - 1, last_source):  # the first one came with the stage
+                if source >= next_source:
+                    lag = tl.load(sources + source * 3)
+                    k_begin = tl.load(sources + source * 3 + 1)
+                    k_end = tl.load(sources + source * 3 + 2)
+                if TRANSPOSED:
+                    past = t + lag
+                    reached = here & (past >= history) & (past < times)
+                else:
+                    past = t - lag
+                    reached = here & (past >= 0)
+                for k in range(k_begin, k_end, K_TILE):
+                    inner = k + tl.arange(0, K_TILE)
+                    read = (inner < k_end)[:, None] & (column < end)[None, :]
+                    W = tl.load(weight + lag * (n * n) + inner[:, None] * STRIDE + (column - origin)[None, :], read, 0)
+                    seen = reached[:, None] & (inner < k_end)[None, :]
+                    x = tl.load(z + (sample * times + past)[:, None] * n + inner[None, :], seen, 0)
+                    if DOT:
+                        total += tl.dot(x, W, input_precision=PRECISION)
+                    else:
+                        total += tl.sum(x.to(tl.float32)[:, :, None] * W.to(tl.float32)[None, :, :], 1)
+            if SIGMA == 2 or SIGMA == 3:
+                at_point = tl.load(point + at, mask, 0).to(tl.float32)
+            else:
+                at_point = total
+            if KNOWN:
+                at_value = tl.load(value + at, mask, 0).to(tl.float32)
+            else:
+                at_value = total
+            if HAS_Z0:
+                shift = tl.load(z0 + at, mask, 0).to(tl.float32)
+            else:
+                shift = tl.zeros((ROWS, N_TILE), tl.float32)
+            kept = mask
+            if INSIDE:
+                kept = tl.load(inside + at, mask, 0) != 0
+            if GROUPED:
+                if grouped != 0:
+                    if TRANSPOSED:
+                        c = end - 1
+                        direction = -1
+                    else:
+                        c = begin
+                        direction = 1
+                    W_next = _column(weight, ends, column, c, begin, end, origin, STRIDE, TRANSPOSED)
+                    for _ in range(end - begin):
+                        W_column = W_next  # the next one is on its way while this one is used
+                        this = (column == c)[None, :]
+                        c += direction
+                        W_next = _column(weight, ends, column, c, begin, end, origin, STRIDE, TRANSPOSED)
+                        one = tl.sum(tl.where(this, total, 0), 1).to(y.dtype.element_ty).to(tl.float32)
+                        one_point = one
+                        one_value = one
+                        if SIGMA == 2 or SIGMA == 3:
+                            one_point = tl.sum(tl.where(this, at_point, 0), 1)
+                        if KNOWN:
+                            one_value = tl.sum(tl.where(this, at_value, 0), 1)
+                        s = _sigma(one, one_point, one_value, code, SIGMA, CODES, KNOWN)
+                        if INSIDE:
+                            s = tl.where(tl.sum(tl.where(this & kept, 1, 0), 1) != 0, s, 0)
+                        if HAS_Z0:
+                            s += tl.sum(tl.where(this, shift, 0), 1)
+                        total += s.to(y.dtype.element_ty).to(tl.float32)[:, None] * W_column[None, :]
+            total = total.to(y.dtype.element_ty)
+            tl.store(y + at, total, mask)
+            total = total.to(tl.float32)
+            s = tl.where(code < 0, 0, _sigma(total, at_point, at_value, code, SIGMA, CODES, KNOWN))
+            if INSIDE:
+                s = tl.where(kept, s, 0)
+            tl.store(z + at, (s + shift).to(z.dtype.element_ty), mask)
+        tl.debug_barrier()
