@@ -1,11 +1,11 @@
 """The competitors: programs for the same network, functions of (y0, weights) to z that autograd differentiates."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 import resolvent as rv
 
@@ -71,6 +71,20 @@ def _recurrent(machine: rv.RecurrentMachine):
         return torch.stack(steps, 1)
 
     return run, [*short, long]
+
+
+def layer(machine: Any, y0: Tensor) -> tuple[Callable[[Tensor, list[Tensor]], Tensor], Tensor, list[Tensor]]:
+    """The library's own layer of the same width, as `through_autograd` takes it: a landmark, not the same function."""
+    n, options = machine.partition.total, cast(Any, dict(device=y0.device, dtype=y0.dtype))
+    if isinstance(machine, rv.RecurrentMachine):
+        rnn = nn.RNN(n, n, batch_first=True, **options)
+        return (lambda x, _: rnn(x)[0]), y0, list(rnn.parameters())
+    if isinstance(machine, rv.ConvMachine):
+        kernel = cast(Any, tuple(machine.weight.shape[2:]))
+        conv = (nn.Conv1d, nn.Conv2d)[len(kernel) - 1](n, n, kernel, padding="same", bias=False, **options)
+        return (lambda x, _: conv(x)), y0, [conv.weight]
+    linear = nn.Linear(n, n, bias=False, **options)
+    return (lambda x, _: linear(x)), y0, [linear.weight]
 
 
 def limit(machine: Any, y0: Tensor) -> Callable[[], Tensor]:

@@ -1,28 +1,39 @@
 """Machines against the programs a user would write, side by side in one run.
 
 Rows: the machine through autograd (`machine`), by its explicit passes without autograd (`passes`) and compiled; `loop`,
-a list of blocks with torch.cat, eager and compiled; and `limit`, one product with the machine's arithmetic. Before
-anything is timed, the machine equation's residual and the agreement of each program with the machine are checked: a
-wrong answer reports no time.
+a list of blocks with torch.cat, eager and compiled, and in JAX where that is installed; `layer`, the nn.Linear, nn.Conv
+or nn.RNN of the same width as a landmark; and `limit`, one product with the machine's arithmetic. Before anything is
+timed, the machine equation's residual and the agreement of each program with the machine are checked: a wrong answer
+reports no time.
 
-Run: python benchmarks/run.py [--device cuda] [--quick] [--no-compile] [--only TEXT]
+Run: python benchmarks/run.py [--device cuda] [--quick] [--compile N] [--large] [--only TEXT]
 """
 
 import argparse
 import csv
+import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from cases import LARGE, PAPER, Case
-from programs import limit, loop
+from programs import layer, limit, loop
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 from torch import Tensor
+
+jax: Any
+loop_in_jax: Any
+try:
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    import jax  # pyright: ignore
+    from jax_loop import loop as loop_in_jax
+except ImportError:
+    jax = loop_in_jax = None
 
 COLUMNS = ("forward", "backward to inputs", "forward + full backward")
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 0.1}
@@ -41,10 +52,9 @@ def timed(function: Callable[[], Any], cuda: bool, seconds: float) -> tuple[floa
             torch.cuda.synchronize()
         return (time.perf_counter() - start) / calls
 
-    batch(2)
     calls = max(1, min(1000, int(seconds / 20 / max(batch(1), 1e-7))))
     samples, end = [], time.perf_counter() + seconds
-    while len(samples) < 5 or (time.perf_counter() < end and len(samples) < 100):
+    while len(samples) < 3 or (time.perf_counter() < end and len(samples) < 100):
         samples.append(batch(calls))
     q1, median, q3 = (torch.tensor(samples).quantile(torch.tensor([0.25, 0.5, 0.75])) * 1e6).tolist()
     return q1, median, q3
@@ -52,73 +62,108 @@ def timed(function: Callable[[], Any], cuda: bool, seconds: float) -> tuple[floa
 
 def through_autograd(
     function: Callable[..., Tensor], y0: Tensor, weights: list[Tensor]
-) -> dict[str, Callable[[], Any]]:
-    """The three columns of a program that autograd differentiates."""
-    leaves = [weight.detach().clone().requires_grad_() for weight in weights]
-    frozen = [weight.detach() for weight in weights]
+) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """The three columns of a program that autograd differentiates; `forward` runs without a graph."""
     x = y0.detach().clone().requires_grad_()
     seed = torch.ones_like(y0)
-    to_inputs = function(x, frozen)
-
-    def forward() -> None:
-        with torch.no_grad():
-            function(y0, frozen)
-
-    return {
-        "forward": forward,
-        "backward to inputs": lambda: torch.autograd.grad(to_inputs, x, seed, retain_graph=True),
-        "forward + full backward": lambda: torch.autograd.grad(
-            function(x, leaves), [x, *leaves], seed, materialize_grads=True
-        ),
-    }
+    for weight in weights:
+        weight.requires_grad_(False)
+    yield "forward", lambda: function(y0, weights)
+    to_inputs = function(x, weights)
+    yield "backward to inputs", lambda: torch.autograd.grad(to_inputs, x, seed, retain_graph=True)
+    for weight in weights:
+        weight.requires_grad_(True)
+    yield (
+        "forward + full backward",
+        lambda: torch.autograd.grad(function(x, weights), [x, *weights], seed, materialize_grads=True),
+    )
 
 
-def passes(machine: Any, y0: Tensor) -> dict[str, Callable[[], Any]]:
+def passes(machine: Any, y0: Tensor) -> Iterator[tuple[str, Callable[[], Any]]]:
     """The three columns by `solve`, `dual` and `weight_cotangent`, without autograd."""
     seed = torch.ones_like(y0)
-    with torch.no_grad():
-        y, _ = machine.solve(y0)
+    machine.requires_grad_(False)
+    y, z = machine.solve(y0)
 
-    @torch.no_grad()
-    def forward():
-        return machine.solve(y0)
-
-    @torch.no_grad()
-    def backward():
-        return machine.dual(y).solve(seed)
-
-    @torch.no_grad()
-    def both():
+    def both() -> Tensor:
         y, z = machine.solve(y0)
-        _, v = machine.dual(y).solve(seed)
+        _, v = machine.dual(y, z).solve(seed)
         return machine.weight_cotangent(v, z)
 
-    return {"forward": forward, "backward to inputs": backward, "forward + full backward": both}
+    yield "forward", lambda: machine.solve(y0)
+    yield "backward to inputs", lambda: machine.dual(y, z).solve(seed)
+    yield "forward + full backward", both
 
 
-def programs(case: Case, machine: Any, y0: Tensor, compiled: bool):
+def by_jax(machine: Any, y0: Tensor, weights: list[Tensor]) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Forward, and forward with full backward; JAX has no backward pass of its own to call."""
+    run = loop_in_jax(machine)
+    dtype = str(y0.dtype).removeprefix("torch.")
+    x, *Ws = (jax.numpy.asarray(w.detach().double().cpu().numpy(), dtype=dtype) for w in (y0, *weights))
+    with torch.no_grad():
+        error = abs(jax.numpy.asarray(run(x, Ws), "float64") - machine(y0).double().cpu().numpy()).max()
+    if not error <= TOLERANCE[y0.dtype]:
+        raise ValueError(f"differs from the machine by {error}")
+
+    def differentiate(x: Any, Ws: Any) -> Any:
+        z, pull = jax.vjp(run, x, Ws)
+        return z, pull(jax.numpy.ones_like(z))
+
+    forward, both = jax.jit(run), jax.jit(differentiate)
+    yield "forward", lambda: jax.block_until_ready(forward(x, Ws))
+    yield "forward + full backward", lambda: jax.block_until_ready(both(x, Ws))
+
+
+def programs(machine: Any, y0: Tensor, compiled: int) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Each program's name and its columns, built when asked for."""
 
-    def call(x: Tensor, weights: list[Tensor]) -> Tensor:
-        return torch.func.functional_call(machine, {"weight": weights[0]}, (x,))
+    def call(x: Tensor, _: list[Tensor]) -> Tensor:
+        return machine(x)
 
     run, weights = loop(machine)
+    unrolled = len(machine.partition) * machine.operator.time_steps(y0)
     yield "machine", lambda: through_autograd(call, y0, [machine.weight])
     yield "passes", lambda: passes(machine, y0)
     yield "loop", lambda: through_autograd(run, y0, weights)
     if compiled:
-        modes = [None, "reduce-overhead"] if y0.is_cuda else [None]
-        for mode in modes:
+        for mode in [None, "reduce-overhead"] if y0.is_cuda else [None]:
             suffix = f", {mode}" if mode else ""
             yield (
                 f"machine compiled{suffix}",
                 lambda mode=mode: through_autograd(torch.compile(call, mode=mode), y0, [machine.weight]),
             )
-            yield (
-                f"loop compiled{suffix}",
-                lambda mode=mode: through_autograd(torch.compile(run, mode=mode), y0, weights),
-            )
-    yield "limit", lambda: {"forward": limit(machine, y0)}
+            if unrolled <= compiled:
+                yield (
+                    f"loop compiled{suffix}",
+                    lambda mode=mode: through_autograd(torch.compile(run, mode=mode), y0, weights),
+                )
+    if jax is not None and unrolled <= 100:  # beyond, compiling takes minutes
+        yield "loop in jax.jit", lambda: by_jax(machine, y0, weights)
+    yield "layer", lambda: through_autograd(*layer(machine, y0))
+    yield "limit", lambda: [("forward", limit(machine, y0))]
+
+
+class Peak:
+    """Memory of one call above what was there before: the allocator's on a GPU, the resident set on Linux."""
+
+    def __init__(self, cuda: bool):
+        self.cuda = cuda
+        if cuda:
+            torch.cuda.reset_peak_memory_stats()
+            self.before = torch.cuda.memory_allocated()
+        elif platform.system() == "Linux":
+            Path("/proc/self/clear_refs").write_text("5")  # forgets the highest resident set
+            self.before = self._resident("VmRSS")
+
+    def mebibytes(self) -> float | None:
+        if self.cuda:
+            return round((torch.cuda.max_memory_allocated() - self.before) / 2**20, 1)
+        return round((self._resident("VmHWM") - self.before) / 2**20, 1) if platform.system() == "Linux" else None
+
+    @staticmethod
+    def _resident(field: str) -> int:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith(field)) * 2**10
 
 
 def check(machine: Any, y0: Tensor) -> float:
@@ -131,28 +176,28 @@ def check(machine: Any, y0: Tensor) -> float:
         return max(r.abs().max().item() for r in residuals) / (1 + y.abs().max().item())
 
 
-def measure(case: Case, dtype: torch.dtype, device: str, seconds: float, compiled: bool, where: dict[str, str]):
+def measure(case: Case, dtype: torch.dtype, device: str, seconds: float, compiled: int, where: dict[str, str]):
     torch.manual_seed(0)
-    machine = case.build(bias=False, device=device, dtype=dtype).requires_grad_(True)
+    machine = case.build(bias=False, device=device, dtype=dtype)
     y0 = torch.randn(case.shape, device=device, dtype=dtype)
     residual = check(machine, y0)
-    for program, build in programs(case, machine, y0, compiled):
+    for program, build in programs(machine, y0, compiled):
         row: dict[str, Any] = {"case": case.name, "dtype": str(dtype).removeprefix("torch."), "program": program}
         row["residual"] = f"{residual:.1e}"
         if residual <= TOLERANCE[dtype]:
             try:
                 torch._dynamo.reset()
-                if device == "cuda":
-                    torch.cuda.reset_peak_memory_stats()
-                for column, function in build().items():
+                for column, function in build():
+                    function()
+                    peak = Peak(device == "cuda")
+                    function()
+                    row[f"{column} peak (MiB)"] = peak.mebibytes()
                     q1, median, q3 = timed(function, device == "cuda", seconds)
                     row |= {
                         f"{column} (µs)": round(median, 1),
                         f"{column} q1": round(q1, 1),
                         f"{column} q3": round(q3, 1),
                     }
-                if device == "cuda":
-                    row["peak (MiB)"] = round(torch.cuda.max_memory_allocated() / 2**20, 1)
                 if "backward to inputs (µs)" in row:
                     row["ratio"] = round(row["backward to inputs (µs)"] / row["forward (µs)"], 3)
             except Exception as error:  # a competitor that cannot run a case is a row without times, and says why
@@ -172,7 +217,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--quick", action="store_true", help="the paper's rows, not compiled, within a minute")
-    parser.add_argument("--no-compile", action="store_true", help="leave out the compiled programs")
+    parser.add_argument(
+        "--compile",
+        type=int,
+        default=100,
+        metavar="N",
+        help="compile loops of up to N blocks times steps (more take minutes); 0 for no compiled programs",
+    )
+    parser.add_argument("--large", action="store_true", help="only the larger cases")
     parser.add_argument("--only", default="", metavar="TEXT", help="only cases with this text in their name")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     arguments = parser.parse_args()
@@ -180,17 +232,18 @@ def main() -> None:
     torch.backends.cudnn.allow_tf32 = False  # machines compute in IEEE float32, so the others must too
     name = torch.cuda.get_device_name() if device == "cuda" else f"{torch.get_num_threads()}-core CPU"
     where = {"device": name, "python": platform.python_version(), "torch": torch.__version__}
+    where["jax"] = "" if jax is None else jax.__version__
     cases = [
         (case, dtype)
-        for case in (PAPER if arguments.quick else PAPER + LARGE)
+        for case in (LARGE if arguments.large else PAPER if arguments.quick else PAPER + LARGE)
         for dtype in case.dtypes
         if device in case.devices and arguments.only in case.name and not (device == "cuda" and dtype == torch.float64)
     ]
-    compiled = not (arguments.quick or arguments.no_compile)
+    compiled = 0 if arguments.quick else arguments.compile
     seconds = 0.15 if arguments.quick else 0.5
     rows: list[dict[str, Any]] = []
     arguments.out.mkdir(parents=True, exist_ok=True)
-    path = arguments.out / f"{device}{'-quick' if arguments.quick else ''}.csv"
+    path = arguments.out / f"{device}{'-large' * arguments.large}{'-quick' * arguments.quick}.csv"
     with Progress() as progress:
         task = progress.add_task("measuring", total=len(cases))
         for case, dtype in cases:

@@ -99,15 +99,16 @@ class StructuredMachine(nn.Module):
         Wz, _ = solve(self.operator, self._plan(z), None, weight, None, z)
         return Wz, self.activation(y)
 
-    def tangent(self, y: Point) -> "Tangent":
-        """The derivative machine at y: dy = W dz + dy0, dz = σ'(y) ⊙ dy + dz0."""
-        _, y = self._points(y=y)
-        return Tangent(self, y)
+    def tangent(self, y: Point, z: Point | None = None) -> "Tangent":
+        """The derivative machine at y: dy = W dz + dy0, dz = σ'(y) ⊙ dy + dz0.
 
-    def dual(self, y: Point) -> "Dual":
-        """The dual machine at y: u = W* v + u0, v = σ'(y) ⊙ u + v0."""
-        _, y = self._points(y=y)
-        return Dual(self, y)
+        Where z = σ(y) is at hand, as after a solve without z0, it saves computing σ again.
+        """
+        return Tangent(self, *self._point_of_derivative(y, z))
+
+    def dual(self, y: Point, z: Point | None = None) -> "Dual":
+        """The dual machine at y: u = W* v + u0, v = σ'(y) ⊙ u + v0. For z, see `tangent`."""
+        return Dual(self, *self._point_of_derivative(y, z))
 
     def weight_cotangent(self, v: Point, z: Point) -> Point:
         """Q = v z* summed over the batch, zero where W is not read: the cotangent of W, from the dual's v."""
@@ -178,6 +179,9 @@ class StructuredMachine(nn.Module):
                 self.operator.part(kept[half], block.region).fill_(False)
                 chain.append(kept)
         return tuple(chain)
+
+    def _point_of_derivative(self, y: Tensor, z: Tensor | None) -> list[Any]:
+        return self._points(**(dict(y=y) if z is None else dict(y=y, z=z)))[1:]
 
     def _add_bias(self, y: Tensor) -> Tensor:
         bias = self._parameter("bias")
@@ -252,33 +256,34 @@ class Derivative:
     """A structured machine's derivative at a point, or its dual: the same solve, with slopes for σ."""
 
     machine: StructuredMachine
-    at: Tensor
+    y: Tensor
+    z: Tensor | None = None
 
     @property
     def slope(self) -> Tensor:
-        return self.machine.activation.slope(self.at)
+        return self.machine.activation.slope(self.y)
 
     def endofunction(self, y: Point, z: Point) -> tuple[Point, Point]:
         """(W dz, σ'(y) ⊙ dy) of a tangent (dy, dz) or, for the dual, (W* v, σ'(y) ⊙ u) of a cotangent (u, v)."""
-        weight, y, z, _ = self.machine._points(y=y, z=z, at=self.at)
+        weight, y, z, _ = self.machine._points(y=y, z=z, at=self.y)
         Wz, _ = solve(self.machine.operator, self._plan, None, weight, None, z)
         return Wz, self.slope * y
 
     @property
     def _plan(self) -> Plan:
-        plan = self.machine._plan(self.at)
+        plan = self.machine._plan(self.y)
         return plan.dual if isinstance(self, Dual) else plan
 
     def _solve(self, **inputs: Point | None) -> tuple[Point, Point]:
-        weight, y0, z0 = self.machine._points(**inputs)
-        shape = self.at.shape
-        for name, x in zip(inputs, (y0, z0), strict=True):
-            if x is not None and x.shape != shape:
-                raise ValueError(
-                    f"{name} and y must agree in all but their channels, "
-                    f"zero-extended they are {tuple(x.shape)} and {tuple(shape)}"
-                )
-        return solve(self.machine.operator, self._plan, Slope(self.machine.activation, self.at), weight, y0, z0)
+        machine, shape = self.machine, self.y.shape
+        weight, y0, z0 = machine._points(**inputs)
+        if (y0 is not None and y0.shape != shape) or (z0 is not None and z0.shape != shape):
+            name, x = next((name, x) for name, x in zip(inputs, (y0, z0), strict=True) if x is not None)
+            raise ValueError(
+                f"{name} and y must agree in all but their channels, "
+                f"zero-extended they are {tuple(x.shape)} and {tuple(shape)}"
+            )
+        return solve(machine.operator, self._plan, Slope(machine.activation, self.y, self.z), weight, y0, z0)
 
 
 class Tangent(Derivative):
@@ -286,7 +291,7 @@ class Tangent(Derivative):
 
     @property
     def dual(self) -> "Dual":
-        return Dual(self.machine, self.at)
+        return Dual(self.machine, self.y, self.z)
 
     def solve(self, dy0: Point | None = None, dz0: Point | None = None) -> tuple[Point, Point]:
         """(dy, dz); None is zero."""
@@ -298,7 +303,7 @@ class Dual(Derivative):
 
     @property
     def dual(self) -> Tangent:
-        return Tangent(self.machine, self.at)
+        return Tangent(self.machine, self.y, self.z)
 
     def solve(self, u0: Point | None = None, v0: Point | None = None) -> tuple[Point, Point]:
         """(u, v); None is zero."""
