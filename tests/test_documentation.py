@@ -31,7 +31,7 @@ def test_the_benchmark_runs_and_writes_its_numbers(tmp_path):
     command = [sys.executable, ROOT / "benchmarks" / "run.py", "--quick", "--only", "dense small", "--out", tmp_path]
     subprocess.run(command, check=True, capture_output=True)
     rows = list(csv.DictReader((tmp_path / "cpu-quick.csv").read_text().splitlines()))
-    assert [row["program"] for row in rows] == ["machine", "passes", "loop", "limit"] * 2
+    assert {"machine", "passes", "loop", "layer", "limit"} <= {row["program"] for row in rows}
     assert all(float(row["forward (µs)"]) > 0 and float(row["residual"]) < 1e-4 for row in rows)
 
 

@@ -158,17 +158,19 @@ class StructuredMachine(nn.Module):
 
     def _plan(self, x: Tensor, history: int = 0) -> Plan:
         steps = self.operator.time_steps(x) - history
-        if torch.compiler.is_compiling() and not torch.compiler.is_exporting() and self.executor != "torch":
-            return self._handled_plan_at(steps, history)
+        if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
+            return self._compiled_plan_at(steps, history)
         return self._plan_at(steps, history)
-
-    @torch.compiler.assume_constant_result
-    def _handled_plan_at(self, time_steps: int, history: int) -> Plan:
-        return with_handle(self.operator, self._plan_at(time_steps, history), self.activation)
 
     @torch.compiler.assume_constant_result  # a compiler is not to trace how the plan is built
     def _plan_at(self, time_steps: int, history: int) -> Plan:
         return make_plan(self.partition, self.connections, time_steps, history)
+
+    @torch.compiler.assume_constant_result
+    def _compiled_plan_at(self, time_steps: int, history: int) -> Plan:
+        """Where a fast executor serves, compiled code calls it; elsewhere the compiler may fuse the steps."""
+        plan = self._plan_at(time_steps, history)
+        return plan if self.executor == "torch" else with_handle(self.operator, plan, self.activation)
 
     def _chain(self, time_steps: int) -> tuple[dict[str, Tensor], ...]:
         kept = {half: self.operator.everything(time_steps) for half in "yz"}

@@ -53,11 +53,13 @@ def weight_cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor, ensem
 
 def _differentiated(*factors: Activations | Tensor | None) -> bool:
     """Whether anything would see the derivatives of an operation on these."""
+    if torch.compiler.is_compiling():
+        return True
     if torch.is_grad_enabled():
         for x in factors:
             if isinstance(x, Tensor) and x.requires_grad:
                 return True
-    return forward_ad._current_level >= 0 or _are_functorch_transforms_active() or torch.compiler.is_compiling()
+    return forward_ad._current_level >= 0 or _are_functorch_transforms_active()
 
 
 def _apply(function: type[Function], forward_mode: type[Function], *args: Any) -> Any:

@@ -56,7 +56,7 @@ def sweep(
         if plan.handle is not None and weight.ndim == len(operator.weight_shape):
             slope = sigma if isinstance(sigma, Tensor) else None
             of_y = isinstance(sigma, Activations)
-            return _sweep_op(plan.handle, plan.transposed, of_y, slope, weight, y0, z0, inside)
+            return torch.ops.resolvent.sweep(plan.handle, plan.transposed, of_y, slope, weight, y0, z0, inside)
         return _step_by_step(operator, plan, sigma, weight, y0, z0, inside)
     activations = sigma.activations if isinstance(sigma, Slope) else sigma
     if not isinstance(activations, Activations) or activations.codes is not None:
@@ -70,7 +70,7 @@ def cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor, ensemble_ndi
     """The Q of `weight_cotangent`."""
     if torch.compiler.is_compiling():
         if plan.handle is not None and not ensemble_ndim:
-            return _cotangent_op(plan.handle, v, z)
+            return torch.ops.resolvent.cotangent(plan.handle, v, z)
     elif not ensemble_ndim:
         fast = _fast(operator, v)
         if fast is not None and _has_memory(v, z):
@@ -107,35 +107,34 @@ def with_handle(operator: Operator, plan: Plan, activations: Activations) -> Pla
     return plan
 
 
-@torch.library.custom_op("resolvent::sweep", mutates_args=())
-def _sweep_op(
-    handle: int,
-    transposed: bool,
-    function: bool,
-    slope: Tensor | None,
-    weight: Tensor,
-    y0: Tensor | None,
-    z0: Tensor | None,
-    inside: Tensor | None,
-) -> tuple[Tensor, Tensor]:
+_library = torch.library.Library("resolvent", "DEF")
+_library.define(
+    "sweep(int handle, bool transposed, bool of_y, Tensor? slope, Tensor weight, Tensor? y0, Tensor? z0, "
+    "Tensor? inside) -> (Tensor, Tensor)"
+)
+_library.define("cotangent(int handle, Tensor v, Tensor z) -> Tensor")
+
+
+@torch.library.impl(_library, "sweep", "CompositeExplicitAutograd")
+def _(handle, transposed, of_y, slope, weight, y0, z0, inside):
     operator, plan, activations = _handled[handle]
-    sigma = activations if function else slope
+    sigma = activations if of_y else slope
     return sweep(operator, plan.dual if transposed else plan, sigma, weight, y0, z0, inside)
 
 
-@_sweep_op.register_fake
-def _(handle, transposed, function, slope, weight, y0, z0, inside):
+@torch.library.register_fake("resolvent::sweep", lib=_library)
+def _(handle, transposed, of_y, slope, weight, y0, z0, inside):
     like = z0 if y0 is None else y0
     return like.new_empty(like.shape), like.new_empty(like.shape)
 
 
-@torch.library.custom_op("resolvent::cotangent", mutates_args=())
-def _cotangent_op(handle: int, v: Tensor, z: Tensor) -> Tensor:
+@torch.library.impl(_library, "cotangent", "CompositeExplicitAutograd")
+def _(handle, v, z):
     operator, plan, _ = _handled[handle]
     return cotangent(operator, plan, v, z, 0)
 
 
-@_cotangent_op.register_fake
+@torch.library.register_fake("resolvent::cotangent", lib=_library)
 def _(handle, v, z):
     return v.new_empty(_handled[handle][0].weight_shape)
 
