@@ -248,8 +248,9 @@ def main() -> None:
         task = progress.add_task("measuring", total=len(cases))
         for case, dtype in cases:
             progress.update(task, description=f"{case.name}, {str(dtype).removeprefix('torch.')}")
-            rows += measure(case, dtype, device, seconds, compiled, where)
-            write(rows, path)  # after each case, so that a run cut short leaves what it had
+            for row in measure(case, dtype, device, seconds, compiled, where):
+                rows.append(row)
+                write(rows, path)  # at once, so that a run cut short leaves what it had
             progress.advance(task)
     table = Table("case", "dtype", "program", *(f"{column} (µs)" for column in COLUMNS), "ratio", title=name)
     for row in rows:
