@@ -54,7 +54,8 @@ def main() -> None:
         ratio_axes.axhline(1, color="black", linewidth=0.8)
         for a in (axes, ratio_axes):
             a.set_xticks(range(len(ours)), [case.replace(" ", "\n") for case in ours], fontsize=8)
-            a.legend(fontsize=7)
+            a.margins(y=0.35)  # room for the legend
+            a.legend(fontsize=7, loc="upper left", ncols=2)
     for figure, name in ((runtimes, "runtimes"), (ratios, "ratios")):
         figure.savefig(RESULTS / f"{name}.svg", metadata={"Date": None})
         print(f"written to {RESULTS / name}.svg")

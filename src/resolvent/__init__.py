@@ -6,6 +6,7 @@ from ._depth import EndofunctionMachine as EndofunctionMachine
 from ._depth import LinearMachine as LinearMachine
 from ._depth import is_cofiltration as is_cofiltration
 from ._depth import verify as verify
+from ._load import load as load
 from ._partition import Partition as Partition
 from ._recurrent import RecurrentMachine as RecurrentMachine
 from ._sum import Layer as Layer

@@ -20,6 +20,8 @@ class ConvMachine(StructuredMachine):
     torch.Size([2, 19, 28, 28])
     """
 
+    kind = "conv"
+
     def __init__(
         self,
         sizes: Sequence[int],

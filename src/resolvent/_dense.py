@@ -20,6 +20,8 @@ class DenseMachine(StructuredMachine):
     torch.Size([32, 1])
     """
 
+    kind = "dense"
+
     def __init__(
         self,
         sizes: Sequence[int],

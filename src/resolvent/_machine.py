@@ -1,5 +1,6 @@
 """What every structured machine shares: a partition, a linear operator, a pointwise σ, and the solve."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +10,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ._activation import Activations, Pointwise, Slope
+from ._activation import ACTIVATIONS, Activations, Pointwise, Slope
 from ._expansion import blocks_of, expand
+from ._folder import write
 from ._operators import Operator
 from ._partition import Connections, Partition, connect
 from ._plan import Plan, make_plan
@@ -31,6 +33,7 @@ class StructuredMachine(nn.Module):
 
     weight: nn.Parameter
     bias: nn.Parameter | None
+    kind: str
     leaf = True  # one operation where a network is traced
 
     def __init__(
@@ -145,16 +148,53 @@ class StructuredMachine(nn.Module):
         """The paper's chain of length 2n + 1: which channels of y and z each V_i keeps, as masks."""
         return self._chain(1)
 
+    @property
+    def specification(self) -> dict[str, Any]:
+        """What `machine.json` says of this machine: the arguments that make it again, as plain data."""
+        names = [a.name for a in self.activation.blocks]
+        if self.activation.codes is None:
+            custom = next(a.name for a in self.activation.blocks if ACTIVATIONS.get(a.name) is not a)
+            raise ValueError(f"activation {custom} is not one of {', '.join(ACTIVATIONS)}: only those can be shared")
+        matrices = [[list(row) for row in matrix] for matrix in self.connections.matrices]
+        return dict(
+            kind=self.kind,
+            sizes=list(self.partition.sizes),
+            activation=names,
+            connections=self._named_connections() or (matrices if self._lags else matrices[0]),
+            bias=self.bias is not None,
+            **self._arguments,
+        )
+
+    def save(self, folder: str | os.PathLike) -> None:
+        """Write `machine.json` and `weights.safetensors`, which `rv.load` turns into the same machine, bit for bit."""
+        write(folder, self.specification, self.shared_tensors)
+
+    @property
+    def shared_tensors(self) -> dict[str, Tensor]:
+        """The contents of `weights.safetensors`."""
+        return {"weight": self.weight} | ({} if self.bias is None else {"bias": self.bias})
+
     def extra_repr(self) -> str:
-        lags, time_block = len(self.connections.matrices) - 1, self.connections.time_block
-        named = {name: connect(name, self.partition, lags, time_block) for name in ("all", "sequential")}
-        counts = [sum(sum(map(sum, matrix)) for matrix in c.matrices) for c in (self.connections, named["all"])]
-        connections = next((name for name, c in named.items() if c == self.connections), f"{counts[0]} of {counts[1]}")
-        fields = dict(sizes=self.partition.sizes, activation=self.activation, **self.operator.arguments)
-        if lags:
-            fields["time_block"] = time_block
+        everything = connect("all", self.partition, self._lags, self.connections.time_block)
+        counts = [sum(sum(map(sum, matrix)) for matrix in c.matrices) for c in (self.connections, everything)]
+        connections = self._named_connections() or f"{counts[0]} of {counts[1]}"
+        fields = dict(sizes=self.partition.sizes, activation=self.activation, **self._arguments)
         fields |= dict(connections=connections, bias=self.bias is not None, depth=self.depth)
         return ", ".join(f"{name}={value}" for name, value in fields.items())
+
+    @property
+    def _lags(self) -> int:
+        return len(self.connections.matrices) - 1
+
+    @property
+    def _arguments(self) -> dict[str, Any]:
+        """What a machine of this kind is made with, besides what all machines share."""
+        return self.operator.arguments
+
+    def _named_connections(self) -> str | None:
+        time_block = self.connections.time_block
+        named = {name: connect(name, self.partition, self._lags, time_block) for name in ("all", "sequential")}
+        return next((name for name, c in named.items() if c == self.connections), None)
 
     def _plan(self, x: Tensor, history: int = 0) -> Plan:
         steps = self.operator.time_steps(x) - history

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float, Integer
@@ -35,6 +36,7 @@ class RecurrentMachine(StructuredMachine):
     >>> torch.testing.assert_close(z_t, z[:, -1])
     """
 
+    kind = "recurrent"
     operator: Lagged
 
     def __init__(
@@ -60,6 +62,10 @@ class RecurrentMachine(StructuredMachine):
             device=device,
             dtype=dtype,
         )
+
+    @property
+    def _arguments(self) -> dict[str, Any]:
+        return dict(lags=self.operator.lags, time_block=self.connections.time_block)
 
     def depth_at(self, time_steps: int) -> int:
         """2n + 1 for the n + 1 blocks of a sequence of that length; `depth` is that of one time block."""

@@ -4,6 +4,7 @@ A point of X = X_1 ⊕ X_2 ⊕ … is a dict of tensors; a part that is missing 
 which has no value at all cannot go on: it would not know the shape.
 """
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -11,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ._folder import write
 from ._linear import Held, Linear, Parts, dual, tangent, uses
 from ._order import Edge, NotAMachine, levels
 from ._trace import trace
@@ -313,6 +315,28 @@ class Sum(Machine):
             self.labels.setdefault(layer, layer.name or f"f{i}")
         order = levels([Edge(self.labels[layer], layer.reads, layer.writes) for layer in terms])
         self.levels = tuple(tuple(terms[i] for i in level) for level in order)
+
+    def save(self, folder: str | os.PathLike) -> None:
+        """Write `machine.json` and `weights.safetensors` for `rv.load`, if every layer is a structured machine."""
+        machines: list[Any] = list(dict.fromkeys(layer.module for layer in self.layers))
+        for machine in machines:
+            if not hasattr(machine, "specification"):
+                raise TypeError(f"a layer is {machine!r}: only sums whose layers are structured machines can be shared")
+        layers = [
+            dict(
+                machine=machines.index(layer.module),
+                reads=list(layer.reads),
+                writes=layer.writes[0] if layer.single else list(layer.writes),
+                name=layer.name,
+            )
+            for layer in self.layers
+        ]
+        specification = dict(
+            kind="sum", parts=list(self.parts), machines=[m.specification for m in machines], layers=layers
+        )
+        write(
+            folder, specification, {f"{i}.{n}": x for i, m in enumerate(machines) for n, x in m.shared_tensors.items()}
+        )
 
     @classmethod
     def from_sequential(cls, sequential: nn.Sequential) -> "Sum":

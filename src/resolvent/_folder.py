@@ -1,0 +1,85 @@
+"""A machine on disk: `machine.json` says what it is, `weights.safetensors` holds its numbers. No code, no pickle.
+
+The specification names the weights by their SHA-256. Both files are written aside and then moved into place, weights
+first, so that a writer who is killed leaves the old machine or the new one: what lies in the folder, or the weights and
+the specification beside it that names them.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+FORMAT, VERSION = "resolvent", 1
+SPECIFICATION, WEIGHTS = "machine.json", "weights.safetensors"
+LARGEST_SPECIFICATION = 64 * 2**20
+
+
+def write(folder: str | os.PathLike, specification: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    aside = {name: folder / f"{name}.new" for name in (SPECIFICATION, WEIGHTS)}
+    save_file({name: x.detach().cpu().contiguous() for name, x in tensors.items()}, aside[WEIGHTS])
+    head = {"format": FORMAT, "version": VERSION, "weights_sha256": _sha256(aside[WEIGHTS])}
+    aside[SPECIFICATION].write_text(json.dumps(head | specification, indent=1) + "\n", encoding="utf-8")
+    for path in aside.values():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    for name in (WEIGHTS, SPECIFICATION):
+        aside[name].replace(folder / name)
+
+
+def read(folder: str | os.PathLike) -> tuple[dict[str, Any], Path]:
+    """The specification without its head, and the path of the weights that belong to it."""
+    folder = Path(folder)
+    weights = folder / WEIGHTS
+    for path in (folder / SPECIFICATION, weights):
+        if not path.is_file():
+            raise FileNotFoundError(f"{path} does not exist: a machine's folder has {SPECIFICATION} and {WEIGHTS}")
+    specification, digest = _specification(folder / SPECIFICATION), _sha256(weights)
+    interrupted = folder / f"{SPECIFICATION}.new"
+    if specification["weights_sha256"] != digest and interrupted.is_file():
+        specification = _specification(interrupted)
+    if specification.pop("weights_sha256") != digest:
+        raise ValueError(f"{weights} is not the file that {SPECIFICATION} names: it was changed, cut off or exchanged")
+    return specification, weights
+
+
+def tensors(path: Path, expected: Mapping[str, tuple[int, ...]], device: Any) -> dict[str, Tensor]:
+    """The tensors of a file, if it has exactly those names and shapes; nothing is allocated before that is known."""
+    try:
+        with safe_open(path, "pt", device=str(device)) as file:
+            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            if shapes != expected:
+                raise ValueError(f"{path} has tensors {shapes}, the machine needs {dict(expected)}")
+            return {name: file.get_tensor(name) for name in expected}
+    except SafetensorError as error:
+        raise ValueError(f"{path} is not a safetensors file: {error}") from None
+
+
+def _specification(path: Path) -> dict[str, Any]:
+    if path.stat().st_size > LARGEST_SPECIFICATION:
+        raise ValueError(f"{path} has {path.stat().st_size:,} bytes, at most {LARGEST_SPECIFICATION:,} are read")
+    try:
+        specification = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
+    if not isinstance(specification, dict) or specification.pop("format", None) != FORMAT:
+        raise ValueError(f'{path} is not the specification of a machine: it needs "format": "{FORMAT}"')
+    version = specification.pop("version", None)
+    if version != VERSION:
+        raise ValueError(f"{path} has version {version!r}, this library reads version {VERSION}")
+    if not isinstance(specification.get("weights_sha256"), str):
+        raise ValueError(f'{path} has no "weights_sha256"')
+    return specification
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,54 @@
+"""Machines for other programs: `onnx` writes a file that any ONNX runtime runs."""
+
+import os
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._conv import ConvMachine
+from ._machine import StructuredMachine
+from ._recurrent import RecurrentMachine
+
+
+def onnx(
+    machine: StructuredMachine, path: str | os.PathLike, *, time_steps: int | None = None, inputs: int | None = None
+) -> None:
+    """Write z = machine(x) as an ONNX file with the input `x` and the output `z`, for any batch and any space.
+
+    x has the channels of the first block, or as many as `inputs` says. A recurrent machine is unrolled for a fixed
+    number of `time_steps`. Needs the packages of `resolvent[onnx]`.
+    """
+    if not isinstance(machine, StructuredMachine):
+        raise TypeError(f"machine must be a structured machine, got {type(machine).__name__}")
+    channels = machine.partition.sizes[0] if inputs is None else inputs
+    x, dynamic = _example(machine, channels, time_steps)
+    was_training = machine.training
+    torch.onnx.export(
+        machine.eval(),
+        (x,),
+        os.fspath(path),
+        dynamo=True,
+        input_names=["x"],
+        output_names=["z"],
+        dynamic_shapes=(dynamic,),
+        external_data=False,
+        verbose=False,
+    )
+    machine.train(was_training)
+
+
+def _example(machine: StructuredMachine, channels: int, time_steps: int | None) -> tuple[Tensor, dict[int, Any]]:
+    """An input and its dynamic axes. Sizes of 0 and 1 would be taken for fixed."""
+    batch = {0: torch.export.Dim("batch")}
+    if isinstance(machine, RecurrentMachine):
+        if time_steps is None:
+            raise ValueError("time_steps must be given for a recurrent machine: it is unrolled")
+        return machine.weight.new_zeros(2, time_steps, channels), batch
+    if time_steps is not None:
+        raise ValueError(f"time_steps={time_steps} is for recurrent machines only, got a {machine.kind} machine")
+    if isinstance(machine, ConvMachine):
+        axes = machine.weight.ndim - 2
+        space = {2 + axis: torch.export.Dim(f"space{axis}") for axis in range(axes)}
+        return machine.weight.new_zeros(2, channels, *(7 + axis for axis in range(axes))), batch | space
+    return machine.weight.new_zeros(2, channels), batch
