@@ -26,7 +26,7 @@ SHARED = frozenset({"kind", "sizes", "activation", "connections", "bias"})
 def load(folder: str | os.PathLike, *, device: torch.device | str | int = "cpu") -> StructuredMachine | Sum:
     """The machine that `save` wrote to the folder, bit for bit.
 
-    Nothing of it is executed: a specification says which of the library's machines it is, with which of its activations.
+    Nothing is executed: the specification says which of the library's machines it is, with which of its activations.
     """
     specification, path = _folder.read(folder)
     if specification.get("kind") != "sum":

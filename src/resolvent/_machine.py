@@ -172,7 +172,8 @@ class StructuredMachine(nn.Module):
     @property
     def shared_tensors(self) -> dict[str, Tensor]:
         """The contents of `weights.safetensors`."""
-        return {"weight": self.weight} | ({} if self.bias is None else {"bias": self.bias})
+        tensors: dict[str, Tensor] = {"weight": self.weight}
+        return tensors if self.bias is None else tensors | {"bias": self.bias}
 
     def extra_repr(self) -> str:
         everything = connect("all", self.partition, self._lags, self.connections.time_block)
