@@ -21,7 +21,9 @@ def train(device: torch.device, shard: bool, steps: int) -> torch.Tensor:
     x = torch.rand(256, 2, device=device)
     target = torch.sin(4 * x[:, :1]) * x[:, 1:]
     machine = rv.DenseMachine((2, 16, 16, 1), ["identity", "tanh", "tanh", "identity"], device=device)
-    model = fully_shard(machine) if shard else DistributedDataParallel(machine)
+    if shard:
+        fully_shard(machine)  # in place
+    model = machine if shard else DistributedDataParallel(machine)
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
     loss = torch.zeros((), device=device)
     for step in range(steps):

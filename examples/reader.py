@@ -1,4 +1,4 @@
-"""A reader of machines in NumPy, written from docs/specification.md alone: python examples/reader.py FOLDER INPUT.npy"""
+"""A reader of machines in NumPy, from docs/specification.md alone. Run: python examples/reader.py FOLDER INPUT.npy"""
 
 import hashlib
 import json

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 import torch.multiprocessing as mp
 from cases import ALL_MACHINES, Case, randomize
 from tolerance import assert_equal
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -73,7 +74,8 @@ def steps_agree() -> None:
         replicated = copy.deepcopy(machine)
         step(DistributedDataParallel(replicated), x.chunk(2)[rank])
         sharded = copy.deepcopy(machine)
-        step(fully_shard(sharded), x.chunk(2)[rank])
+        fully_shard(sharded)
+        step(sharded, x.chunk(2)[rank])
         for model in (replicated, sharded):
             for actual, wanted in zip(model.parameters(), expected.parameters(), strict=True):
                 assert_equal(whole(actual.detach()), wanted.detach())
@@ -87,15 +89,17 @@ def test_data_parallel_and_sharded_steps_are_those_of_one_process():
 def save_sharded(folder: str) -> None:
     for name in KINDS:
         _, machine, _ = prepare(name)
-        dcp.save(get_model_state_dict(fully_shard(machine)), checkpoint_id=f"{folder}/{name}")
+        fully_shard(machine)
+        save(get_model_state_dict(machine), checkpoint_id=f"{folder}/{name}")
 
 
 def load_sharded(folder: str) -> None:
     for name in KINDS:
         _, expected, _ = prepare(name)
-        machine = fully_shard(ALL_MACHINES[name]().machine)
+        machine = ALL_MACHINES[name]().machine
+        fully_shard(machine)
         state = get_model_state_dict(machine)
-        dcp.load(state, checkpoint_id=f"{folder}/{name}")
+        load(state, checkpoint_id=f"{folder}/{name}")
         set_model_state_dict(machine, state)
         for actual, wanted in zip(machine.parameters(), expected.parameters(), strict=True):
             assert torch.equal(whole(actual.detach()), wanted.detach())

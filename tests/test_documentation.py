@@ -35,7 +35,7 @@ def test_the_benchmark_runs_and_writes_its_numbers(tmp_path):
     assert all(float(row["forward (µs)"]) > 0 and float(row["residual"]) < 1e-4 for row in rows)
 
 
-@pytest.mark.parametrize("page", ["docs/theory.md", "tests/README.md"])
+@pytest.mark.parametrize("page", ["docs/theory.md", "tests/README.md", "README.md"])
 def test_the_tests_that_a_page_names_exist(page):
     sources = {path.name: path.read_text() for path in (ROOT / "tests").glob("test_*.py")}
     for line in (ROOT / page).read_text().splitlines():
