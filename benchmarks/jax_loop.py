@@ -1,5 +1,7 @@
 """The loop of `programs.py` in JAX, for `jax.jit`: functions of (y0, weights) to z."""
 
+# pyright: reportMissingImports=false
+
 from collections.abc import Callable
 from typing import Any
 
