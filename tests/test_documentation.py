@@ -27,6 +27,15 @@ def test_an_example_runs_and_draws_its_picture(example, tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_example_of_higher_derivatives_flattens_the_slope_and_learns_the_rate():
+    command = [sys.executable, ROOT / "examples" / "gradients.py", "--steps", "60"]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    steep, flat = (float(slope) for slope in re.findall(r"mean squared slope (\S+)", text))
+    assert flat < steep
+    before, after = re.findall(r"one step (\S+) -> (\S+)", text)[0]
+    assert float(after) < float(before)
+
+
 def test_the_benchmark_runs_and_writes_its_numbers(tmp_path):
     command = [sys.executable, ROOT / "benchmarks" / "run.py", "--quick", "--only", "dense small", "--out", tmp_path]
     subprocess.run(command, check=True, capture_output=True)
