@@ -137,7 +137,7 @@ def programs(machine: Any, y0: Tensor, compiled: int) -> Iterator[tuple[str, Cal
                     f"loop compiled{suffix}",
                     lambda mode=mode: through_autograd(torch.compile(run, mode=mode), y0, weights),
                 )
-    if jax is not None and unrolled <= max(compiled, 20):  # beyond, compiling takes long
+    if jax is not None and unrolled <= (100 if compiled else 20):  # beyond, compiling takes long
         yield "loop in jax.jit", lambda: by_jax(machine, y0, weights)
     yield "layer", lambda: through_autograd(*layer(machine, y0))
     yield "limit", lambda: [("forward", limit(machine, y0))]

@@ -1,4 +1,4 @@
-"""Derivatives of derivatives: a penalty on the input gradient, and the gradient of a training step by its learning rate.
+"""Derivatives of derivatives: a penalty on the input gradient, and the gradient of a step by its learning rate.
 
 Both differentiate a backward pass, which is a machine like any other.
 
