@@ -30,7 +30,7 @@ ACTIVATIONS = {
 
 
 def read(folder):
-    """A function from x to z, for dense, convolutional and recurrent machines."""
+    """A function from x to z, for dense, convolutional and recurrent machines; NumPy has no BF16."""
     spec = json.loads((Path(folder) / "machine.json").read_text(encoding="utf-8"))
     weights = Path(folder) / "weights.safetensors"
     if (spec["format"], spec["version"]) != ("resolvent", 1):

@@ -136,6 +136,33 @@ def test_many_threads_give_what_one_gives(native):
             torch.set_num_threads(threads)
 
 
+@pytest.mark.parametrize(
+    "special",
+    [torch.ops.aten._neg_view, lambda x: torch.ops.aten._efficientzerotensor(x.shape, dtype=x.dtype)],
+    ids=["negated", "zeros"],
+)
+def test_tensors_that_are_not_stored_as_they_are(native, special):
+    machine = rv.DenseMachine((3, 2), bias=False, dtype=torch.float64).requires_grad_(False)
+    x = special(torch.randn(4, 5, dtype=torch.float64))
+    stored = torch.zeros_like(x) + x
+    for actual, expected in zip(machine.solve(x), machine.solve(stored), strict=True):
+        torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(machine.weight_cotangent(x, stored), machine.weight_cotangent(stored, stored))
+
+
+def test_weight_bias_and_point_of_other_types_and_shapes_are_refused(native):
+    machine = rv.DenseMachine((2, 3))
+    x = torch.randn(4, 2)
+    with pytest.raises(ValueError, match=r"weight has shape \(2, 2\), the machine needs \(5, 5\)"):
+        torch.func.functional_call(machine, {"weight": torch.zeros(2, 2)}, (x,))
+    with pytest.raises(TypeError, match=r"bias is torch.float64, the weight is torch.float32"):
+        torch.func.functional_call(machine, {"bias": torch.zeros(5, dtype=torch.float64)}, (x,))
+    dual = machine.dual(machine.solve(x)[0].detach())
+    machine.double()
+    with pytest.raises(TypeError, match=r"y is torch.float32 on cpu, the machine is now torch.float64 on cpu"):
+        dual.solve(torch.randn(4, 5, dtype=torch.float64))
+
+
 def test_inputs_of_any_strides(native):
     machine = rv.DenseMachine((3, 4, 2), dtype=torch.float64)
     y0, z0, v0, u0 = (torch.randn(9, 5, dtype=torch.float64).mT for _ in range(4))

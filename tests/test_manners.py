@@ -218,6 +218,23 @@ def test_compiled_inside_a_model_with_one_graph_for_all_batches(name):
 
 
 @pytest.mark.unchecked
+@each_kind
+def test_compiled_code_calls_the_fast_executor(name):
+    machine, x = build(name)
+    if machine.executor == "torch":
+        pytest.skip("the extension was not built")
+    targets = []
+
+    def backend(graph, _):
+        targets.extend(str(n.target) for m in graph.modules() if hasattr(m, "graph") for n in m.graph.nodes)
+        return graph
+
+    torch._dynamo.reset()
+    torch.compile(machine, fullgraph=True, backend=backend)(x)
+    assert any("resolvent.sweep" in target for target in targets)
+
+
+@pytest.mark.unchecked
 def test_a_compiled_sum_equals_the_sum():
     f = rv.Layer(rv.DenseMachine((2, 3)), reads="a", writes="b") + rv.Layer(torch.tanh, reads="b", writes="c")
     x0 = {"a": torch.randn(4, 2)}

@@ -104,6 +104,8 @@ BAD = {
     "deep": (lambda s: "[" * 100_000, "machine.json is not JSON"),
     "a list": (lambda s: "[1]", 'it needs "format": "resolvent"'),
     "another format": (lambda s: s | {"format": "onnx"}, 'it needs "format": "resolvent"'),
+    "version of another type": (lambda s: s | {"version": True}, "has version True, this library reads version 1"),
+    "activation as a word": (lambda s: s | {"activation": "tanh"}, "activation must be a list with one entry for each"),
     "another version": (lambda s: s | {"version": 2}, "has version 2, this library reads version 1"),
     "unknown field": (lambda s: s | {"code": "import os"}, "a dense machine has unknown fields code"),
     "missing field": (lambda s: {k: v for k, v in s.items() if k != "bias"}, "a dense machine lacks fields bias"),
@@ -144,6 +146,10 @@ def test_a_bad_specification_is_refused(name, tmp_path):
         ([{"machine": 0, "reads": ["a"], "writes": "b"}], "a layer lacks fields name"),
         ([{"machine": 0, "reads": ["a"], "writes": "b", "name": 1}], "a layer's name must be a string or null"),
         ([{"machine": 0, "reads": ["a"], "writes": "a", "name": None}], "depends on itself"),
+        (
+            [{"machine": 0, "reads": "a", "writes": "b", "name": None}],
+            "a layer's reads must be a list of parts",
+        ),
         (3, "must be lists"),
     ],
 )
@@ -172,6 +178,28 @@ def test_changed_or_cut_weights_are_refused(tmp_path):
             rv.load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("weight", "bias", "message"),
+    [
+        (torch.float32, torch.float64, "a weight and a bias of different types"),
+        (torch.int64, torch.int64, "tensors of types .*I64.*, a machine needs one of BF16, F16, F32, F64"),
+        (torch.float8_e4m3fn, torch.float32, "a machine needs one of"),
+    ],
+)
+def test_weights_of_other_types_are_refused(weight, bias, message, tmp_path):
+    specification = rv.DenseMachine((2, 3)).specification
+    _folder.write(tmp_path, specification, {"weight": torch.zeros(5, 5).to(weight), "bias": torch.zeros(5).to(bias)})
+    with pytest.raises(ValueError, match=message):
+        rv.load(tmp_path)
+
+
+def test_a_first_save_killed_before_its_last_move_is_complete(tmp_path):
+    machine = rv.DenseMachine((2, 3))
+    machine.save(tmp_path)
+    (tmp_path / "machine.json").rename(tmp_path / "machine.json.new")
+    assert torch.equal(rv.load(tmp_path).state_dict()["weight"], machine.weight)
+
+
 def test_missing_and_oversized_files_are_named(tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match=r"machine\.json does not exist: a machine's folder has"):
         rv.load(tmp_path)
@@ -181,7 +209,7 @@ def test_missing_and_oversized_files_are_named(tmp_path, monkeypatch):
         rv.load(tmp_path)
 
 
-@pytest.mark.parametrize("killed_at", range(7))
+@pytest.mark.parametrize("killed_at", range(8))
 def test_a_killed_save_leaves_the_old_machine_or_the_new_one(killed_at, tmp_path, monkeypatch):
     old, new = (randomize(rv.DenseMachine((2, 3)), seed) for seed in (1, 2))
     old.save(tmp_path)
@@ -205,7 +233,7 @@ def test_a_killed_save_leaves_the_old_machine_or_the_new_one(killed_at, tmp_path
         patch.setattr(Path, "replace", dying(Path.replace))
         with pytest.raises(KeyboardInterrupt):
             new.save(tmp_path)
-    expected = old if killed_at < 6 else new  # the sixth step puts the new weights in place
+    expected = old if killed_at < 7 else new  # the seventh step puts the new weights in place
     assert torch.equal(rv.load(tmp_path).state_dict()["weight"], expected.weight)
     new.save(tmp_path)
     assert torch.equal(rv.load(tmp_path).state_dict()["weight"], new.weight)

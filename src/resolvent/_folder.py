@@ -1,13 +1,14 @@
 """A machine on disk: `machine.json` says what it is, `weights.safetensors` holds its numbers. No code, no pickle.
 
-The specification names the weights by their SHA-256. Both files are written aside and then moved into place, weights
-first, so that a writer who is killed leaves the old machine or the new one: what lies in the folder, or the weights and
-the specification beside it that names them.
+The specification names the weights by their SHA-256. Both files are written aside and then moved into place: the
+specification as `machine.json.new`, the weights, and the specification again. A writer who is killed leaves the old
+machine or the new one: the weights, and one of the two specifications that names them. One writer at a time.
 """
 
 import hashlib
 import json
 import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,34 +19,37 @@ from torch import Tensor
 
 FORMAT, VERSION = "resolvent", 1
 SPECIFICATION, WEIGHTS = "machine.json", "weights.safetensors"
-LARGEST_SPECIFICATION = 64 * 2**20
+NEXT = f"{SPECIFICATION}.new"
+TYPES = {"F64", "F32", "F16", "BF16"}
+LARGEST_SPECIFICATION = 16 * 2**20
 
 
 def write(folder: str | os.PathLike, specification: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    aside = {name: folder / f"{name}.new" for name in (SPECIFICATION, WEIGHTS)}
-    save_file({name: x.detach().cpu().contiguous() for name, x in tensors.items()}, aside[WEIGHTS])
-    head = {"format": FORMAT, "version": VERSION, "weights_sha256": _sha256(aside[WEIGHTS])}
-    aside[SPECIFICATION].write_text(json.dumps(head | specification, indent=1) + "\n", encoding="utf-8")
-    for path in aside.values():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-    for name in (WEIGHTS, SPECIFICATION):
-        aside[name].replace(folder / name)
+    with tempfile.TemporaryDirectory(prefix=".save-", dir=folder) as directory:
+        aside = {name: Path(directory) / name for name in (SPECIFICATION, WEIGHTS)}
+        save_file({name: x.detach().cpu().contiguous().clone() for name, x in tensors.items()}, aside[WEIGHTS])
+        head = {"format": FORMAT, "version": VERSION, "weights_sha256": _sha256(aside[WEIGHTS])}
+        aside[SPECIFICATION].write_text(json.dumps(head | specification, indent=1) + "\n", encoding="utf-8")
+        for path in aside.values():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        aside[SPECIFICATION].replace(folder / NEXT)
+        aside[WEIGHTS].replace(folder / WEIGHTS)
+    (folder / NEXT).replace(folder / SPECIFICATION)
 
 
 def read(folder: str | os.PathLike) -> tuple[dict[str, Any], Path]:
     """The specification without its head, and the path of the weights that belong to it."""
     folder = Path(folder)
-    weights = folder / WEIGHTS
-    for path in (folder / SPECIFICATION, weights):
-        if not path.is_file():
+    weights, found = folder / WEIGHTS, [folder / name for name in (SPECIFICATION, NEXT) if (folder / name).is_file()]
+    for path, exists in ((folder / SPECIFICATION, found), (weights, weights.is_file())):
+        if not exists:
             raise FileNotFoundError(f"{path} does not exist: a machine's folder has {SPECIFICATION} and {WEIGHTS}")
-    specification, digest = _specification(folder / SPECIFICATION), _sha256(weights)
-    interrupted = folder / f"{SPECIFICATION}.new"
-    if specification["weights_sha256"] != digest and interrupted.is_file():
-        specification = _specification(interrupted)
+    specification, digest = _specification(found[0]), _sha256(weights)
+    if specification["weights_sha256"] != digest and len(found) == 2:
+        specification = _specification(found[1])
     if specification.pop("weights_sha256") != digest:
         raise ValueError(f"{weights} is not the file that {SPECIFICATION} names: it was changed, cut off or exchanged")
     return specification, weights
@@ -58,6 +62,11 @@ def tensors(path: Path, expected: Mapping[str, tuple[int, ...]], device: Any) ->
             shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
             if shapes != expected:
                 raise ValueError(f"{path} has tensors {shapes}, the machine needs {dict(expected)}")
+            types = {name: file.get_slice(name).get_dtype() for name in expected}
+            if not set(types.values()) <= TYPES:
+                raise ValueError(
+                    f"{path} has tensors of types {types}, a machine needs one of {', '.join(sorted(TYPES))}"
+                )
             return {name: file.get_tensor(name) for name in expected}
     except SafetensorError as error:
         raise ValueError(f"{path} is not a safetensors file: {error}") from None
@@ -73,7 +82,7 @@ def _specification(path: Path) -> dict[str, Any]:
     if not isinstance(specification, dict) or specification.pop("format", None) != FORMAT:
         raise ValueError(f'{path} is not the specification of a machine: it needs "format": "{FORMAT}"')
     version = specification.pop("version", None)
-    if version != VERSION:
+    if type(version) is not int or version != VERSION:
         raise ValueError(f"{path} has version {version!r}, this library reads version {VERSION}")
     if not isinstance(specification.get("weights_sha256"), str):
         raise ValueError(f'{path} has no "weights_sha256"')

@@ -41,6 +41,8 @@ def load(folder: str | os.PathLike, *, device: torch.device | str | int = "cpu")
 
 def _layer(layer: Any, machines: list[StructuredMachine]) -> Layer:
     _check_fields("a layer", layer, frozenset({"machine", "reads", "writes", "name"}))
+    if not isinstance(layer["reads"], list):
+        raise ValueError(f"a layer's reads must be a list of parts, got {layer['reads']!r}")
     if not isinstance(layer["name"], str | None):
         raise ValueError(f"a layer's name must be a string or null, got {layer['name']!r}")
     index = layer["machine"]
@@ -58,6 +60,8 @@ def _machines(named: list[tuple[str, Any]], path: Any, device: Any) -> list[Any]
     built = []
     for prefix, specification in named:
         arguments = dict(specification)
+        if arguments["bias"] and tensors[f"{prefix}bias"].dtype != tensors[f"{prefix}weight"].dtype:
+            raise ValueError(f"{path} has a weight and a bias of different types")
         cls, _ = KINDS[arguments.pop("kind")]
         machine = cls(device="meta", dtype=tensors[f"{prefix}weight"].dtype, **arguments)
         machine.load_state_dict({name: tensors[prefix + name] for name in machine.state_dict()}, assign=True)
@@ -71,6 +75,10 @@ def _shapes(specification: Any) -> dict[str, tuple[int, ...]]:
     if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(f"kind {kind!r} is unknown: this library reads {', '.join(KINDS)} and sum")
     _check_fields(f"a {kind} machine", specification, SHARED | KINDS[kind][1])
+    for field, expected in (("activation", str), ("padding", list)):
+        value = specification.get(field, [])
+        if not isinstance(value, list) or not all(isinstance(entry, expected) for entry in value):
+            raise ValueError(f"{field} must be a list with one entry for each {'block' if expected is str else 'axis'}")
     if not isinstance(specification["bias"], bool):
         raise ValueError(f"bias must be true or false, got {specification['bias']!r}")
     n = sum(integers("sizes", specification["sizes"]))

@@ -105,7 +105,7 @@ class StructuredMachine(nn.Module):
     def tangent(self, y: Point, z: Point | None = None) -> "Tangent":
         """The derivative machine at y: dy = W dz + dy0, dz = σ'(y) ⊙ dy + dz0.
 
-        Where z = σ(y) is at hand, as after a solve without z0, it saves computing σ again.
+        Where z = σ(y) is at hand, as after a solve without z0 and lengths, it saves computing σ again.
         """
         return Tangent(self, *self._point_of_derivative(y, z))
 
@@ -230,7 +230,10 @@ class StructuredMachine(nn.Module):
         bias = self._parameter("bias")
         if bias is None:
             return y
-        return y + self._cast(bias).reshape(-1, *(1,) * (-1 - self.operator.channel_axis))
+        bias = self._cast(bias)
+        if bias.dtype != y.dtype:
+            raise TypeError(f"bias is {bias.dtype}, the weight is {y.dtype}")
+        return y + bias.reshape(-1, *(1,) * (-1 - self.operator.channel_axis))
 
     def _parameter(self, name: str) -> Any:
         # nn.Module's own lookup takes half a microsecond; it is still the one to ask where a parameter is replaced.
@@ -242,6 +245,8 @@ class StructuredMachine(nn.Module):
         Inputs (y0, z0, …) are zero-extended to all channels, and may be None for zero if one of them is not.
         """
         weight = self._cast(self._parameter("weight"))
+        if weight.shape != self.operator.weight_shape:
+            raise ValueError(f"weight has shape {tuple(weight.shape)}, the machine needs {self.operator.weight_shape}")
         checked: list[Any] = [weight]
         first = shape = None
         for name, x in points.items():
@@ -325,6 +330,10 @@ class Derivative:
             raise ValueError(
                 f"{name} and y must agree in all but their channels, "
                 f"zero-extended they are {tuple(x.shape)} and {tuple(shape)}"
+            )
+        if self.y.dtype != weight.dtype or self.y.device != weight.device:
+            raise TypeError(
+                f"y is {self.y.dtype} on {self.y.device}, the machine is now {weight.dtype} on {weight.device}"
             )
         return solve(machine.operator, self._plan, Slope(machine.activation, self.y, self.z), weight, y0, z0)
 

@@ -61,7 +61,11 @@ def sweep(
     activations = sigma.activations if isinstance(sigma, Slope) else sigma
     if not isinstance(activations, Activations) or activations.codes is not None:
         fast = _fast(operator, weight)
-        if fast is not None and weight.ndim == len(operator.weight_shape) and _has_memory(weight, y0, z0):
+        if (
+            fast is not None
+            and weight.ndim == len(operator.weight_shape)
+            and _has_memory(weight, y0, z0, inside, sigma)
+        ):
             return fast.sweep(operator, plan, sigma, weight, y0, z0, inside)
     return _step_by_step(operator, plan, sigma, weight, y0, z0, inside)
 
@@ -84,10 +88,12 @@ def cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor, ensemble_ndi
     return Q.view(*ensemble, *operator.weight_shape)
 
 
-def _has_memory(*tensors: Tensor | None) -> bool:
-    """Whether a kernel may read these: real tensors, not faked or counted, and in no batch of gradients."""
+def _has_memory(*tensors: Sigma) -> bool:
+    """Whether a kernel may read these: real tensors, not faked or counted, in no batch of gradients, stored as is."""
     for x in tensors:
-        if x is not None and (type(x) not in (Tensor, Parameter) or is_legacy_batchedtensor(x)):
+        if isinstance(x, Tensor) and (
+            type(x) not in (Tensor, Parameter) or is_legacy_batchedtensor(x) or x.is_neg() or x._is_zerotensor()
+        ):
             return False
     return not _len_torch_dispatch_stack()
 

@@ -24,18 +24,20 @@ def onnx(
     channels = machine.partition.sizes[0] if inputs is None else inputs
     x, dynamic = _example(machine, channels, time_steps)
     was_training = machine.training
-    torch.onnx.export(
-        machine.eval(),
-        (x,),
-        os.fspath(path),
-        dynamo=True,
-        input_names=["x"],
-        output_names=["z"],
-        dynamic_shapes=(dynamic,),
-        external_data=False,
-        verbose=False,
-    )
-    machine.train(was_training)
+    try:
+        torch.onnx.export(
+            machine.eval(),
+            (x,),
+            os.fspath(path),
+            dynamo=True,
+            input_names=["x"],
+            output_names=["z"],
+            dynamic_shapes=(dynamic,),
+            external_data=False,
+            verbose=False,
+        )
+    finally:
+        machine.train(was_training)
 
 
 def _example(machine: StructuredMachine, channels: int, time_steps: int | None) -> tuple[Tensor, dict[int, Any]]:

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <new>
 #include <vector>
 
 #if defined(__AVX2__)
@@ -168,13 +169,16 @@ template <class T> inline Vector<T> exp(Vector<T> x) {
     reduce<T>(x, power, p);
     return power + power * p;
 }
+template <class T> inline Vector<T> expm1(Vector<T> x) {
+    Vector<T> power, p;
+    reduce<T>(x, power, p);
+    return power * p + (power - 1);
+}
 template <class T> inline Vector<T> tanh(Vector<T> x) {
     constexpr T far = Lanes<T>::saturated;
     x = x > far ? splat(far) : x;
     x = x < -far ? splat(-far) : x;
-    Vector<T> power, p;
-    reduce<T>(x + x, power, p);
-    Vector<T> e = power * p + (power - 1);  // e^2x - 1
+    Vector<T> e = expm1<T>(x + x);
     return e / (e + 2);
 }
 template <class T> inline Vector<T> sigmoid(Vector<T> x) { return 1 / (1 + exp<T>(-x)); }
@@ -196,8 +200,8 @@ template <class T> inline Vector<T> activate(int code, Vector<T> y) {
     case SIGMOID: return sigmoid<T>(y);
     case RELU: return y < 0 ? zero : y;
     case LEAKY_RELU: return y > 0 ? y : y * T(0.01);
-    case ELU: return y > 0 ? y : exp<T>(y) - 1;
-    case SELU: return T(SELU_SCALE) * (y > 0 ? y : T(SELU_ALPHA) * (exp<T>(y) - 1));
+    case ELU: return y > 0 ? y : expm1<T>(y);
+    case SELU: return T(SELU_SCALE) * (y > 0 ? y : T(SELU_ALPHA) * expm1<T>(y));
     case GELU: return y * (1 + each<T>(std::erf, y * T(SQRT_HALF))) / 2;
     case GELU_TANH: return y * (1 + tanh<T>(T(SQRT_2_OVER_PI) * (y + T(CUBE) * y * y * y))) / 2;
     case SILU: return y * sigmoid<T>(y);
@@ -445,8 +449,16 @@ template <class T> void sweep(const Program& f, const T* W, const Points<T>& p, 
     threads = crew(double(f.work) * batch, threads, batch);
     const auto part = f.conv ? sweep_conv<T> : sweep_lagged<T>;
     if (threads == 1) return part(f, W, p, 0, batch);
-#pragma omp parallel for num_threads(threads)
-    for (Index i = 0; i < threads; i++) part(f, W, p, batch * i / threads, batch * (i + 1) / threads);
+    bool full = false;  // an exception must not leave a parallel region
+#pragma omp parallel for num_threads(threads) reduction(|| : full)
+    for (Index i = 0; i < threads; i++) {
+        try {
+            part(f, W, p, batch * i / threads, batch * (i + 1) / threads);
+        } catch (const std::bad_alloc&) {
+            full = true;
+        }
+    }
+    if (full) throw std::bad_alloc();
 }
 
 // ---- the weight's cotangent ----------------------------------------------------------------------------------------
@@ -468,11 +480,11 @@ template <class T> void cotangent(const Program& f, const T* v, const T* z, T* Q
     threads = crew(double(f.work) * batch, threads, tasks.size());
     if (!f.conv) {
         const Index sample = f.times * n;
+        std::vector<Tap> taps;
+        for (Index b = 0; b < (f.times == 1 ? 1 : batch); b++) taps.push_back({b * sample, b * sample});
 #pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
         for (Index i = 0; i < Index(tasks.size()); i++) {
             const Task& task = tasks[i];
-            std::vector<Tap> taps;
-            for (Index b = 0; b < (f.times == 1 ? 1 : batch); b++) taps.push_back({b * sample, b * sample});
             multiply_add<T>(Q + (task.lag * n + task.first) * n + task.r->first, n, {v + task.lag * n + task.first, 1, n},
                             {z + task.r->first, 0, n}, task.last - task.first, task.r->last - task.r->first,
                             f.times == 1 ? batch : f.times - task.lag, taps.data(), f.times > task.lag ? taps.size() : 0);
@@ -482,6 +494,7 @@ template <class T> void cotangent(const Program& f, const T* v, const T* z, T* Q
     const Index rows = f.space[0] * f.space[1], length = f.space[2];
     const Border border(f);
     std::vector<T> last(batch * border.plane * n);  // z with a border of zeros and channels last
+    std::vector<T> parts(tasks.size() * side * n);
     std::vector<Tap> taps;
     for (Index b = 0; b < batch; b++)
         for (Index r = 0; r < rows; r++) taps.push_back({b * n * f.area + r * length, (b * border.plane + border.row(f, r)) * n});
@@ -499,8 +512,8 @@ template <class T> void cotangent(const Program& f, const T* v, const T* z, T* Q
         for (Index i = 0; i < Index(tasks.size()); i++) {
             const Task& task = tasks[i];
             const Index first = task.r->first, inputs = task.r->last - first;
-            std::vector<T> part(side * inputs);
-            multiply_add<T>(part.data(), inputs, {v + task.first * f.area, f.area, 1},
+            T* part = parts.data() + i * side * n;
+            multiply_add<T>(part, inputs, {v + task.first * f.area, f.area, 1},
                             {last.data() + border.offsets[task.lag] * n + first, 0, n}, task.last - task.first, inputs,
                             length, taps.data(), taps.size());
             for (Index o = task.first; o < task.last; o++)
@@ -524,6 +537,18 @@ struct Arguments {
     }
 };
 
+template <class Work> void without_python(Work work) {
+    bool full = false;
+    Py_BEGIN_ALLOW_THREADS
+    try {
+        work();
+    } catch (const std::bad_alloc&) {
+        full = true;
+    }
+    Py_END_ALLOW_THREADS
+    if (full) PyErr_NoMemory();
+}
+
 template <class T> void run_sweep(Arguments& a, const Program& f, Index batch, Index threads) {
     const T* W = a.pointer<T>();
     Points<T> p;
@@ -534,18 +559,14 @@ template <class T> void run_sweep(Arguments& a, const Program& f, Index batch, I
     p.point = a.pointer<T>(), p.value = a.pointer<T>();
     p.inside = a.pointer<bool>();
     if (PyErr_Occurred()) return;
-    Py_BEGIN_ALLOW_THREADS
-    sweep<T>(f, W, p, batch, threads);
-    Py_END_ALLOW_THREADS
+    without_python([&] { sweep<T>(f, W, p, batch, threads); });
 }
 
 template <class T> void run_cotangent(Arguments& a, const Program& f, Index batch, Index threads) {
     const T *v = a.pointer<T>(), *z = a.pointer<T>();
     T* Q = a.pointer<T>();
     if (PyErr_Occurred()) return;
-    Py_BEGIN_ALLOW_THREADS
-    cotangent<T>(f, v, z, Q, batch, threads);
-    Py_END_ALLOW_THREADS
+    without_python([&] { cotangent<T>(f, v, z, Q, batch, threads); });
 }
 
 template <void (*in_double)(Arguments&, const Program&, Index, Index),
