@@ -495,6 +495,7 @@ template <class T> void cotangent(const Program& f, const T* v, const T* z, T* Q
     const Border border(f);
     std::vector<T> last(batch * border.plane * n);  // z with a border of zeros and channels last
     std::vector<T> parts(tasks.size() * side * n);
+    const Index bytes = length * n * sizeof(T), rows_at_once = bytes < (1 << 18) ? (1 << 18) / bytes : 1;  // fit the cache
     std::vector<Tap> taps;
     for (Index b = 0; b < batch; b++)
         for (Index r = 0; r < rows; r++) taps.push_back({b * n * f.area + r * length, (b * border.plane + border.row(f, r)) * n});
@@ -508,17 +509,24 @@ template <class T> void cotangent(const Program& f, const T* v, const T* z, T* Q
                 for (Index x = 0; x < length; x++)
                     for (Index cc = c; cc < n && cc < c + 8; cc++) to[x * n + cc] = from[cc * f.area + x];
         }
-#pragma omp for schedule(dynamic)
+        for (Index begin = 0; begin < Index(taps.size()); begin += rows_at_once) {
+            const Index count = begin + rows_at_once < Index(taps.size()) ? rows_at_once : Index(taps.size()) - begin;
+#pragma omp for schedule(static)
+            for (Index i = 0; i < Index(tasks.size()); i++) {
+                const Task& task = tasks[i];
+                multiply_add<T>(parts.data() + i * side * n, task.r->last - task.r->first,
+                                {v + task.first * f.area, f.area, 1},
+                                {last.data() + border.offsets[task.lag] * n + task.r->first, 0, n},
+                                task.last - task.first, task.r->last - task.r->first, length, taps.data() + begin, count);
+            }
+        }
+#pragma omp for schedule(static)
         for (Index i = 0; i < Index(tasks.size()); i++) {
             const Task& task = tasks[i];
             const Index first = task.r->first, inputs = task.r->last - first;
-            T* part = parts.data() + i * side * n;
-            multiply_add<T>(part, inputs, {v + task.first * f.area, f.area, 1},
-                            {last.data() + border.offsets[task.lag] * n + first, 0, n}, task.last - task.first, inputs,
-                            length, taps.data(), taps.size());
             for (Index o = task.first; o < task.last; o++)
                 for (Index c = 0; c < inputs; c++)
-                    Q[(o * n + first + c) * f.taps + task.lag] = part[(o - task.first) * inputs + c];
+                    Q[(o * n + first + c) * f.taps + task.lag] = parts[i * side * n + (o - task.first) * inputs + c];
         }
     }
 }
