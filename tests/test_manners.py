@@ -286,4 +286,4 @@ def test_onnx_export_names_what_it_needs(tmp_path):
     with pytest.raises(ValueError, match="time_steps=3 is for recurrent machines only, got a dense machine"):
         export.onnx(rv.DenseMachine((1, 2)), tmp_path / "a.onnx", time_steps=3)
     with pytest.raises(TypeError, match="machine must be a structured machine, got Linear"):
-        export.onnx(nn.Linear(1, 2), tmp_path / "a.onnx")  # type: ignore
+        export.onnx(nn.Linear(1, 2), tmp_path / "a.onnx")  # type: ignore  # that is the mistake

@@ -181,3 +181,19 @@ class Slope(NamedTuple):
 
     def tensor(self) -> Tensor:
         return self.activations.slope(self.at)
+
+
+Sigma = Activations | Slope | Tensor | None
+"""What stands for σ in a sweep: itself, slopes still to be computed or at hand, or 0."""
+
+
+def for_kernels(sigma: Sigma) -> tuple[int, bytes | None, Tensor | None, Tensor | None]:
+    """σ as kernels take it: which of 0, σ(y), slope ⊙ y, σ'(point) ⊙ y; codes; slope or point; σ(point) if known."""
+    if sigma is None:
+        return 0, None, None, None
+    if isinstance(sigma, Activations):
+        return 1, sigma.codes, None, None
+    if isinstance(sigma, Tensor):
+        return 2, None, sigma.contiguous(), None
+    value = None if sigma.value is None else sigma.value.contiguous()
+    return 3, sigma.activations.codes, sigma.at.contiguous(), value

@@ -59,7 +59,7 @@ def tensors(path: Path, expected: Mapping[str, tuple[int, ...]], device: Any) ->
     """The tensors of a file, if it has exactly those names and shapes; nothing is allocated before that is known."""
     try:
         with safe_open(path, "pt", device=str(device)) as file:
-            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 a file is no mapping
             if shapes != expected:
                 raise ValueError(f"{path} has tensors {shapes}, the machine needs {dict(expected)}")
             types = {name: file.get_slice(name).get_dtype() for name in expected}

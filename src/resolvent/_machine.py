@@ -2,15 +2,14 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
 from torch import Tensor, nn
 
-from ._activation import ACTIVATIONS, Activations, Pointwise, Slope
+from ._activation import ACTIVATIONS, Activations, Pointwise
+from ._derivative import Dual, Point, Tangent
 from ._expansion import blocks_of, expand
 from ._folder import write
 from ._operators import Operator
@@ -20,7 +19,6 @@ from ._solve import solve, weight_cotangent
 from ._sum import Sum
 from ._sweep import executor, with_handle
 
-Point = Float[Tensor, "..."]
 INPUTS = ("y0", "z0", "dy0", "dz0", "u0", "v0")
 """What may be short or None."""
 
@@ -102,14 +100,14 @@ class StructuredMachine(nn.Module):
         Wz, _ = solve(self.operator, self._plan(z), None, weight, None, z)
         return Wz, self.activation(y)
 
-    def tangent(self, y: Point, z: Point | None = None) -> "Tangent":
+    def tangent(self, y: Point, z: Point | None = None) -> Tangent:
         """The derivative machine at y: dy = W dz + dy0, dz = σ'(y) ⊙ dy + dz0.
 
         Where z = σ(y) is at hand, as after a solve without z0 and lengths, it saves computing σ again.
         """
         return Tangent(self, *self._point_of_derivative(y, z))
 
-    def dual(self, y: Point, z: Point | None = None) -> "Dual":
+    def dual(self, y: Point, z: Point | None = None) -> Dual:
         """The dual machine at y: u = W* v + u0, v = σ'(y) ⊙ u + v0. For z, see `tangent`."""
         return Dual(self, *self._point_of_derivative(y, z))
 
@@ -297,66 +295,3 @@ class StructuredMachine(nn.Module):
         if device == "meta" or not torch.is_autocast_enabled(device):
             return x
         return x.to(torch.get_autocast_dtype(device)) if x.is_floating_point() and x.dtype != torch.float64 else x
-
-
-@dataclass(eq=False)
-class Derivative:
-    """A structured machine's derivative at a point, or its dual: the same solve, with slopes for σ."""
-
-    machine: StructuredMachine
-    y: Tensor
-    z: Tensor | None = None
-
-    @property
-    def slope(self) -> Tensor:
-        return self.machine.activation.slope(self.y)
-
-    def endofunction(self, y: Point, z: Point) -> tuple[Point, Point]:
-        """(W dz, σ'(y) ⊙ dy) of a tangent (dy, dz) or, for the dual, (W* v, σ'(y) ⊙ u) of a cotangent (u, v)."""
-        weight, y, z, _ = self.machine._points(y=y, z=z, at=self.y)
-        Wz, _ = solve(self.machine.operator, self._plan, None, weight, None, z)
-        return Wz, self.slope * y
-
-    @property
-    def _plan(self) -> Plan:
-        plan = self.machine._plan(self.y)
-        return plan.dual if isinstance(self, Dual) else plan
-
-    def _solve(self, **inputs: Point | None) -> tuple[Point, Point]:
-        machine, shape = self.machine, self.y.shape
-        weight, y0, z0 = machine._points(**inputs)
-        if (y0 is not None and y0.shape != shape) or (z0 is not None and z0.shape != shape):
-            name, x = next((name, x) for name, x in zip(inputs, (y0, z0), strict=True) if x is not None)
-            raise ValueError(
-                f"{name} and y must agree in all but their channels, "
-                f"zero-extended they are {tuple(x.shape)} and {tuple(shape)}"
-            )
-        if self.y.dtype != weight.dtype or self.y.device != weight.device:
-            raise TypeError(
-                f"y is {self.y.dtype} on {self.y.device}, the machine is now {weight.dtype} on {weight.device}"
-            )
-        return solve(machine.operator, self._plan, Slope(machine.activation, self.y, self.z), weight, y0, z0)
-
-
-class Tangent(Derivative):
-    """dy = W dz + dy0, dz = σ'(y) ⊙ dy + dz0."""
-
-    @property
-    def dual(self) -> "Dual":
-        return Dual(self.machine, self.y, self.z)
-
-    def solve(self, dy0: Point | None = None, dz0: Point | None = None) -> tuple[Point, Point]:
-        """(dy, dz); None is zero."""
-        return self._solve(dy0=dy0, dz0=dz0)
-
-
-class Dual(Derivative):
-    """u = W* v + u0, v = σ'(y) ⊙ u + v0."""
-
-    @property
-    def dual(self) -> Tangent:
-        return Tangent(self.machine, self.y, self.z)
-
-    def solve(self, u0: Point | None = None, v0: Point | None = None) -> tuple[Point, Point]:
-        """(u, v); None is zero."""
-        return self._solve(u0=u0, v0=v0)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._activation import Activations, Slope
+from ._activation import Sigma, for_kernels
 from ._operators import Conv, Lagged, Operator, Product
 from ._plan import Plan
 
@@ -39,7 +39,7 @@ def serves(operator: Operator, x: Tensor) -> bool:
 def sweep(
     operator: Operator,
     plan: Plan,
-    sigma: Activations | Slope | Tensor | None,
+    sigma: Sigma,
     weight: Tensor,
     y0: Tensor | None,
     z0: Tensor | None,
@@ -51,14 +51,7 @@ def sweep(
     inside = inside if inside is None else inside.contiguous()
     like: Any = z0 if y0 is None else y0
     y, z = torch.empty_like(like), torch.empty_like(like)
-    mode, codes, point, value = 0, None, None, None
-    if isinstance(sigma, Activations):
-        mode, codes = 1, sigma.codes
-    elif isinstance(sigma, Tensor):
-        mode, point = 2, sigma.contiguous()
-    elif sigma is not None:
-        mode, codes, point, value = 3, sigma.activations.codes, sigma.at.contiguous(), sigma.value
-        value = value if value is None else value.contiguous()
+    mode, codes, point, value = for_kernels(sigma)
     event = like.shape[-operator.event_ndim :]
     samples = like.numel() // (event.numel() or 1)
     extension.sweep(

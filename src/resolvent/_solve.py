@@ -13,7 +13,7 @@ from torch._C import _are_functorch_transforms_active
 from torch._functorch.utils import unwrap_dead_wrappers
 from torch.autograd import Function, forward_ad
 
-from ._activation import Activations, Slope
+from ._activation import Activations, Sigma, Slope
 from ._operators import Operator
 from ._plan import Plan
 from ._sweep import cotangent, sweep
@@ -22,7 +22,7 @@ from ._sweep import cotangent, sweep
 def solve(
     operator: Operator,
     plan: Plan,
-    sigma: Activations | Slope | Tensor | None,
+    sigma: Sigma,
     weight: Tensor,
     y0: Tensor | None,
     z0: Tensor | None,

@@ -14,11 +14,9 @@ from torch._C._functorch import is_legacy_batchedtensor
 from torch.nn import Parameter
 
 from . import _native
-from ._activation import Activations, Slope
+from ._activation import Activations, Sigma, Slope
 from ._operators import Operator, Product
 from ._plan import Plan
-
-Sigma = Activations | Slope | Tensor | None
 
 
 def executor(operator: Operator, activations: Activations, x: Tensor) -> str:

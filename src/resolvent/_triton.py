@@ -9,7 +9,7 @@ import torch.nn.functional as F
 import triton
 from torch import Tensor
 
-from ._activation import Activations, Slope
+from ._activation import Sigma, for_kernels
 from ._kernel import sweep_kernel
 from ._operators import Conv, Lagged, Operator, Product
 from ._plan import Plan
@@ -35,20 +35,14 @@ def serves(operator: Operator, x: Tensor) -> bool:
 def sweep(
     operator: Operator,
     plan: Plan,
-    sigma: Activations | Slope | Tensor | None,
+    sigma: Sigma,
     weight: Tensor,
     y0: Tensor | None,
     z0: Tensor | None,
     inside: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    mode, codes, point, value = 0, bytes(len(plan.partition)), None, None
-    if isinstance(sigma, Activations):
-        mode, codes = 1, sigma.codes
-    elif isinstance(sigma, Tensor):
-        mode, point = 2, sigma.contiguous()
-    elif sigma is not None:
-        mode, codes, point, value = 3, sigma.activations.codes, sigma.at.contiguous(), sigma.value
-        value = None if value is None else value.contiguous()
+    mode, codes, point, value = for_kernels(sigma)
+    codes = bytes(len(plan.partition)) if codes is None else codes
     given: Any = z0 if y0 is None else y0
     shape, n, times = given.shape, plan.partition.total, operator.time_steps(given)
     schedule = schedule_of(plan, codes)
