@@ -6,7 +6,7 @@ or nn.RNN of the same width as a landmark; and `limit`, one product with the mac
 timed, the machine equation's residual and the agreement of each program with the machine are checked: a wrong answer
 reports no time.
 
-Run: python benchmarks/run.py [--device cuda] [--quick] [--compile N] [--large] [--only TEXT]
+Run: python benchmarks/run.py [--device cuda] [--quick] [--compile N] [--large] [--only TEXT] [--same-thread]
 """
 
 import argparse
@@ -226,9 +226,13 @@ def main() -> None:
     )
     parser.add_argument("--large", action="store_true", help="only the larger cases")
     parser.add_argument("--only", default="", metavar="TEXT", help="only cases with this text in their name")
+    parser.add_argument(
+        "--same-thread", action="store_true", help="backward passes in the calling thread, for all PyTorch programs"
+    )
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     arguments = parser.parse_args()
     device = arguments.device
+    torch.autograd.set_multithreading_enabled(not arguments.same_thread)
     torch.backends.cudnn.allow_tf32 = False  # machines compute in IEEE float32, so the others must too
     name = torch.cuda.get_device_name() if device == "cuda" else f"{torch.get_num_threads()}-core CPU"
     where = {"device": name, "python": platform.python_version(), "torch": torch.__version__}
@@ -243,7 +247,8 @@ def main() -> None:
     seconds = 0.15 if arguments.quick else 0.5
     rows: list[dict[str, Any]] = []
     arguments.out.mkdir(parents=True, exist_ok=True)
-    path = arguments.out / f"{device}{'-large' * arguments.large}{'-quick' * arguments.quick}.csv"
+    flags = [f"-{flag}" for flag in ("large", "quick", "same_thread") if getattr(arguments, flag)]
+    path = arguments.out / f"{device}{''.join(flags).replace('_', '-')}.csv"
     with Progress() as progress:
         task = progress.add_task("measuring", total=len(cases))
         for case, dtype in cases:

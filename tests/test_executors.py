@@ -231,7 +231,7 @@ class TestTriton:
 
     @pytest.mark.parametrize("sizes", [(3, 3, 3, 3), (5, 2, 1, 1, 9)])
     def test_windows_and_products_between_them(self, sizes, monkeypatch):
-        monkeypatch.setattr(_stages, "_window", lambda partition: 6)
+        monkeypatch.setattr(_stages, "_window", lambda *_: 6)
         machine = rv.DenseMachine(sizes, "softsign")
         self.check(machine)
         assert len(_stages.schedule_of(machine._plan_at(1, 0), machine.activation.codes).steps) > 2

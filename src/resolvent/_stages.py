@@ -17,9 +17,9 @@ PULLED = 2048  # longer pasts than this, in entries of z, are products
 NARROW, GROUP = 8, 32  # blocks up to this width make stages of up to so many channels
 
 
-def _window(partition: Partition) -> int:
-    """How many channels one launch solves: few where it goes channel by channel."""
-    return 128 if max(partition.sizes) <= NARROW else 256
+def _window(partition: Partition, half: bool = False) -> int:
+    """How many channels one launch solves: few where blocks are narrow, many where products are cheap."""
+    return 128 if max(partition.sizes) <= 2 * NARROW else 512 if half else 256
 
 
 class Schedule(NamedTuple):
@@ -35,10 +35,11 @@ class Schedule(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def schedule_of(plan: Plan, codes: bytes) -> Schedule:
+def schedule_of(plan: Plan, codes: bytes, half: bool = False) -> Schedule:
+    """How the kernel runs a plan, in 32 bits or, if half, in 16."""
     matrices, lags = plan.connections.matrices, range(len(plan.connections.matrices))
     blocks = [range(block.start, block.stop) for block in plan.partition.blocks]
-    window_of = _windows(blocks, _window(plan.partition)) if len(lags) == 1 else [0] * len(blocks)
+    window_of = _windows(blocks, _window(plan.partition, half)) if len(lags) == 1 else [0] * len(blocks)
     long = range(plan.connections.time_block, len(lags))
     pulled = [lag for lag in lags if lag not in long or len(long) * plan.partition.total <= PULLED]
     block_at = {channel: i for i, block in enumerate(blocks) for channel in (block.start, block.stop - 1)}

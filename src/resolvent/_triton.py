@@ -19,9 +19,9 @@ PROGRAMS = 132  # as many as a large GPU runs at a time
 
 
 @lru_cache(maxsize=256)
-def _tables(plan: Plan, codes: bytes, device: torch.device) -> tuple[Tensor, ...]:
+def _tables(plan: Plan, codes: bytes, half: bool, device: torch.device) -> tuple[Tensor, ...]:
     """Stages, sources, and where each channel's block ends or, for the dual, begins; behind a border of one."""
-    schedule = schedule_of(plan, codes)
+    schedule = schedule_of(plan, codes, half)
     edges = [b.start if plan.transposed else b.stop for b in plan.partition.blocks for _ in range(b.start, b.stop)]
     tables = (schedule.stages, schedule.sources, [0, *edges, plan.partition.total + 1])
     return tuple(torch.tensor(table, dtype=torch.int32, device=device) for table in tables)
@@ -45,7 +45,8 @@ def sweep(
     codes = bytes(len(plan.partition)) if codes is None else codes
     given: Any = z0 if y0 is None else y0
     shape, n, times = given.shape, plan.partition.total, operator.time_steps(given)
-    schedule = schedule_of(plan, codes)
+    half = given.dtype.itemsize == 2
+    schedule = schedule_of(plan, codes, half)
     if len(schedule.steps) == 1 and not plan.history:  # every entry is written, once
         y0, z0 = None if y0 is None else y0.contiguous(), None if z0 is None else z0.contiguous()
         given = given.contiguous()
@@ -60,14 +61,14 @@ def sweep(
     constants, options = _constants(
         plan,
         codes,
-        min(triton.next_power_of_2(triton.cdiv(batch, PROGRAMS)), 32),
+        min(triton.next_power_of_2(triton.cdiv(batch, PROGRAMS)), 16 if half else 32),
         (y0 is not None, z0 is not None, mode),
         value is not None,
         inside is not None,
         "tf32" if given.dtype == torch.float32 and _allows_tf32() else "ieee",
         given.dtype,
     )
-    stages, sources, ends = _tables(plan, codes, weight.device)
+    stages, sources, ends = _tables(plan, codes, half, weight.device)
     pointers = (
         y,
         z,
@@ -119,7 +120,7 @@ def _constants(
     dtype: torch.dtype,
 ) -> tuple[tuple, Options]:
     """The compile-time constants of the kernel for one machine and about so many samples for each program."""
-    schedule = schedule_of(plan, codes)
+    schedule = schedule_of(plan, codes, dtype.itemsize == 2)
     span = schedule.times
     rows = triton.next_power_of_2(span * samples)
     dot = rows > 4  # a few rows are cheaper as sums of vectors than as a product of tiles, which needs 16
