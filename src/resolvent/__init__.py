@@ -1,5 +1,7 @@
 """Machines of finite depth: a network is one endofunction f, its forward pass the resolvent (id - f)^-1."""
 
+from typing import Any
+
 from ._conv import ConvMachine as ConvMachine
 from ._dense import DenseMachine as DenseMachine
 from ._depth import EndofunctionMachine as EndofunctionMachine
@@ -15,3 +17,12 @@ from ._sum import Sum as Sum
 from ._sum import depends as depends
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """`train`, whose libraries are imported when it is first asked for."""
+    if name == "train":
+        from .training import train
+
+        return train
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Pictures of machines: the network with its shortcuts, and depth sequences. Needs matplotlib.
+"""Pictures of machines: the network with its shortcuts, depth sequences, and weights. Needs matplotlib.
 
 >>> import resolvent as rv
 >>> f = rv.Layer(torch.sin, reads="x", writes="y") + rv.Layer(torch.cos, reads="y", writes="z")
@@ -17,6 +17,8 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from torch import Tensor
 
+from ._conv import ConvMachine
+from ._machine import StructuredMachine
 from ._sum import Layer, Machine
 
 Position = tuple[float, float]
@@ -78,6 +80,36 @@ def depth_sequence(f: Machine, x0: Mapping[str, Tensor]) -> Figure:
         count = sum(len(step.evaluated) for step in steps)
         right.set_title(f"{count} evaluations of {len(f.layers)} layers")
         right.legend(frameon=False, fontsize=8, ncols=1 + len(steps) // 8)
+    return figure
+
+
+def weights(machine: StructuredMachine) -> Figure:
+    """W with the grid of its blocks, a panel for each lag; of a convolution, the norms over the kernel, with no sign."""
+    W = machine.weight.detach().float().cpu()
+    if isinstance(machine, ConvMachine):
+        W = W.flatten(2).norm(dim=2)
+    panels = W if W.ndim == 3 else W[None]
+    columns = min(4, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(3.6 * columns + 1.4, 3.6 * rows + 0.4), layout="constrained")
+    limit, signed = W.abs().max().item() or 1.0, not isinstance(machine, ConvMachine)
+    edges = [block.start - 0.5 for block in machine.partition.blocks[1:]]
+    middles = [(block.start + block.stop - 1) / 2 for block in machine.partition.blocks]
+    image = None
+    for lag, axes in enumerate(figure.subplots(rows, columns, squeeze=False).flat):
+        if lag >= len(panels):
+            axes.axis("off")
+            continue
+        scale = dict(cmap="RdBu_r", vmin=-limit, vmax=limit) if signed else dict(cmap="Blues", vmin=0, vmax=limit)
+        image = axes.imshow(panels[lag], interpolation="nearest", **scale)
+        for edge in edges:
+            axes.axhline(edge, color="0.4", linewidth=0.5)
+            axes.axvline(edge, color="0.4", linewidth=0.5)
+        axes.set(xlabel="from block", ylabel="to block", title=f"lag {lag}" if len(panels) > 1 else None)
+        axes.set_xticks(middles, range(len(middles)), fontsize=7)
+        axes.set_yticks(middles, range(len(middles)), fontsize=7)
+    if image is not None:
+        figure.colorbar(image, ax=figure.axes, shrink=0.7)
     return figure
 
 

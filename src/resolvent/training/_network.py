@@ -1,0 +1,91 @@
+"""A machine between features and outputs, and the classical network with as many parameters."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._conv import ConvMachine
+from .._dense import DenseMachine
+from .._machine import StructuredMachine
+from .._partition import ConnectionsLike, Partition, connect
+from .._recurrent import RecurrentMachine
+
+KINDS: dict[str, type[Any]] = {"dense": DenseMachine, "conv": ConvMachine, "recurrent": RecurrentMachine}
+
+
+class Network(nn.Module):
+    """The machine's last block is the output: of a row, at each step of a series, or as a mean over an image."""
+
+    def __init__(self, machine: StructuredMachine):
+        super().__init__()
+        self.machine = machine
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not isinstance(self.machine, ConvMachine):
+            x = x.flatten(1) if isinstance(self.machine, DenseMachine) else x
+            return self.machine.split(self.machine(x))[-1]
+        if self.machine.weight.ndim == 3:  # a series, (batch, time, channels)
+            return self.machine.split(self.machine(x.mT))[-1].mT
+        return self.machine.split(self.machine(x))[-1].flatten(2).mean(2)
+
+
+def build(
+    kind: str, inputs: int, hidden: Sequence[int], outputs: int, activation: str, connections: ConnectionsLike, **options: Any
+) -> Network:
+    """A network of that kind; its first and last block have σ = identity."""
+    activations = ["identity", *(activation for _ in hidden), "identity"]
+    return Network(KINDS[kind]((inputs, *hidden, outputs), activations, connections=connections, **options))
+
+
+def parameters_read(machine: StructuredMachine) -> int:
+    """The entries of W that are read, and the bias."""
+    taps = machine.weight[0, 0].numel() if isinstance(machine, ConvMachine) else 1
+    bias = 0 if machine.bias is None else machine.bias.numel()
+    return _count(machine.partition.sizes, machine.connections.matrices) * taps + bias
+
+
+def arithmetic(machine: StructuredMachine) -> int:
+    """Multiplications and additions for one row, pixel or step."""
+    return 2 * (parameters_read(machine) - (0 if machine.bias is None else machine.bias.numel()))
+
+
+def shortcuts(machine: StructuredMachine) -> list[tuple[str, float]]:
+    """The connections that a sequential network has not, and the norms of their weights, largest first."""
+    found = []
+    classical = connect("sequential", machine.partition, machine._lags, machine.connections.time_block).matrices
+    for lag, (matrix, plain) in enumerate(zip(machine.connections.matrices, classical, strict=True)):
+        W = machine.weight[lag] if machine._lags else machine.weight
+        for i, to in enumerate(machine.partition.blocks):
+            for j, source in enumerate(machine.partition.blocks):
+                if matrix[i][j] and not plain[i][j]:
+                    found.append((f"{j} → {i}" + f" at lag {lag}" * bool(lag), W[to, source].norm().item()))
+    return sorted(found, key=lambda shortcut: -shortcut[1])
+
+
+def sequential_like(machine: StructuredMachine) -> Network:
+    """The classical network of the same kind and depth, wider by a factor that makes the parameters as many."""
+    inputs, *hidden, outputs = machine.partition.sizes
+    lags, time_block = len(machine.connections.matrices) - 1, machine.connections.time_block
+    taps = machine.weight[0, 0].numel() if isinstance(machine, ConvMachine) else 1
+
+    def sizes(width: int) -> tuple[int, ...]:
+        return inputs, *(max(1, round(size * width / max(hidden))) for size in hidden), outputs
+
+    def distance(width: int) -> int:
+        partition = Partition(sizes(width))
+        matrices = connect("sequential", partition, lags, time_block).matrices
+        return abs(_count(partition.sizes, matrices) * taps + partition.total - parameters_read(machine))
+
+    most = 2
+    while distance(most) < distance(most // 2):
+        most *= 2
+    width = min(range(max(1, most // 4), most + 1), key=distance)
+    names = [activation.name for activation in machine.activation.blocks]
+    return Network(type(machine)(sizes(width), names, connections="sequential", **machine._arguments))
+
+
+def _count(sizes: Sequence[int], matrices: Sequence[Any]) -> int:
+    each = torch.tensor(sizes, dtype=torch.float64)
+    return int(torch.einsum("lij,i,j->", torch.tensor(matrices, dtype=torch.float64), each, each).item())
