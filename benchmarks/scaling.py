@@ -11,9 +11,9 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import torch
 from rich.progress import track
-from run import passes, timed
 
 import resolvent as rv
+from resolvent.benchmark import passes, timed
 
 SWEEPS = {
     "channels, in 8 blocks": [

@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ._conv import ConvMachine
 from ._machine import StructuredMachine
@@ -21,23 +21,36 @@ def onnx(
     """
     if not isinstance(machine, StructuredMachine):
         raise TypeError(f"machine must be a structured machine, got {type(machine).__name__}")
+    write(machine, machine, path, "z", time_steps=time_steps, inputs=inputs)
+
+
+def write(
+    module: nn.Module,
+    machine: StructuredMachine,
+    path: str | os.PathLike,
+    output: str,
+    *,
+    time_steps: int | None = None,
+    inputs: int | None = None,
+) -> None:
+    """The same for a module around the machine, which takes the machine's inputs to the output of that name."""
     channels = machine.partition.sizes[0] if inputs is None else inputs
     x, dynamic = _example(machine, channels, time_steps)
-    was_training = machine.training
+    was_training = module.training
     try:
         torch.onnx.export(
-            machine.eval(),
+            module.eval(),
             (x,),
             os.fspath(path),
             dynamo=True,
             input_names=["x"],
-            output_names=["z"],
+            output_names=[output],
             dynamic_shapes=(dynamic,),
             external_data=False,
             verbose=False,
         )
     finally:
-        machine.train(was_training)
+        module.train(was_training)
 
 
 def _example(machine: StructuredMachine, channels: int, time_steps: int | None) -> tuple[Tensor, dict[int, Any]]:

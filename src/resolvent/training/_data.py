@@ -66,7 +66,9 @@ def read(source: str | os.PathLike | pd.DataFrame, target: str | None = None, ta
 def _embedded(name: str) -> tuple[pd.DataFrame, str]:
     if name == "sunspots":
         return pd.read_csv(Path(__file__).with_name("sunspots.csv")), "sunspots"
-    loaded = cast(Any, datasets.load_digits(as_frame=True) if name == "digits" else datasets.load_diabetes(as_frame=True))
+    loaded = cast(
+        Any, datasets.load_digits(as_frame=True) if name == "digits" else datasets.load_diabetes(as_frame=True)
+    )
     return loaded.frame.rename(columns={"target": "digit" if name == "digits" else "progression"}), (
         "digit" if name == "digits" else "progression"
     )
@@ -107,7 +109,9 @@ def check(frame: pd.DataFrame, target: str, task: str | None, name: str) -> Data
     frame = frame.rename(columns=str).reset_index(drop=True)
     if target not in frame:
         close = difflib.get_close_matches(target, list(frame), 1)
-        raise ValueError(f"target {target!r} is no column" + (f": {close[0]!r} is" if close else f": {_columns(frame)}"))
+        raise ValueError(
+            f"target {target!r} is no column" + (f": {close[0]!r} is" if close else f": {_columns(frame)}")
+        )
     if len(frame) < FEWEST_ROWS:
         raise ValueError(f"{name} has {len(frame)} rows, training needs at least {FEWEST_ROWS}")
     goal = frame[target]
@@ -196,7 +200,12 @@ def _image(frame: pd.DataFrame) -> tuple[int, int, int] | None:
     side = isqrt(len(frame.columns))
     prefixes = {re.sub(r"[\d_.-]+$", "", column) for column in frame}
     numbered = len(prefixes) == 1 and all(re.search(r"\d$", column) for column in frame)
-    if side * side != len(frame.columns) or side < 4 or not numbered or len(frame.select_dtypes("number").columns) < side**2:
+    if (
+        side * side != len(frame.columns)
+        or side < 4
+        or not numbered
+        or len(frame.select_dtypes("number").columns) < side**2
+    ):
         return None
     return 1, side, side
 

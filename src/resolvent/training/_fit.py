@@ -110,7 +110,9 @@ def fit(
             trainer = _trainer(folder, epochs, device, processes, _bar(title) if progress else [])
             last = folder / "last.ckpt"
             try:
-                trainer.fit(training, loader, checked, ckpt_path=str(last) if last.is_file() else None, weights_only=True)
+                trainer.fit(
+                    training, loader, checked, ckpt_path=str(last) if last.is_file() else None, weights_only=True
+                )
             except SystemExit:  # what Lightning makes of Ctrl-C
                 raise KeyboardInterrupt from None
         if trainer.is_global_zero:

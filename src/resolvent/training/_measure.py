@@ -58,14 +58,16 @@ def verdict(metrics: dict[str, Any]) -> str:
     machine, sequential = ([run[key] for run in metrics[name]["seeds"]] for name in ("machine", "sequential"))
     gain = [sign * (a - b) for a, b in zip(machine, sequential, strict=True)]
     better = "the machine" if mean(gain) > 0 else "the sequential network"
-    numbers = f"{key} {shown(metrics, mean(machine))} against {shown(metrics, mean(sequential))}"
+    numbers = f"{key} {shown(metrics, mean(machine))} (machine), {shown(metrics, mean(sequential))} (sequential)"
     rows, seeds = metrics["rows"]["test"], len(gain)
     by = f"{abs(mean(gain)) * 100:.1f} points" if key == "accuracy" else f"{abs(mean(gain)):.3g}"
     if not mean(gain):
         return f"Both networks are equal: {numbers}."
     if seeds == 1:
         many = f" ({round(abs(gain[0]) * rows)} of {rows} test rows)" if key == "accuracy" else ""
-        return f"{_capital(better)} was better by {by}{many}: {numbers}. One seed says little; --seeds 5 gives the spread."
+        return (
+            f"{_capital(better)} was better by {by}{many}: {numbers}. One seed says little; --seeds 5 gives the spread."
+        )
     spread = stdev(gain)
     doubt = "" if abs(mean(gain)) > 2 * spread / seeds**0.5 else ", which is within the spread"
     spread_shown = f"{spread * 100:.1f}" if key == "accuracy" else f"{spread:.2g}"

@@ -31,8 +31,26 @@ class Network(nn.Module):
         return self.machine.split(self.machine(x))[-1].flatten(2).mean(2)
 
 
+class Prediction(nn.Module):
+    """What an output says: the probability of each class, or a number in the target's own units."""
+
+    def __init__(self, machine: StructuredMachine, classes: bool, mean: float, scale: float):
+        super().__init__()
+        self.network, self.classes, self.mean, self.scale = Network(machine), classes, mean, scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        output = self.network(x)
+        return output.softmax(-1) if self.classes else output * self.scale + self.mean
+
+
 def build(
-    kind: str, inputs: int, hidden: Sequence[int], outputs: int, activation: str, connections: ConnectionsLike, **options: Any
+    kind: str,
+    inputs: int,
+    hidden: Sequence[int],
+    outputs: int,
+    activation: str,
+    connections: ConnectionsLike,
+    **options: Any,
 ) -> Network:
     """A network of that kind; its first and last block have σ = identity."""
     activations = ["identity", *(activation for _ in hidden), "identity"]

@@ -34,7 +34,9 @@ class Column:
         numbers = pd.to_numeric(values, errors="coerce")
         wrong = (numbers.isna() & values.notna()) | np.isinf(numbers)
         if wrong.any():
-            raise ValueError(f"column {self.name!r} must be numbers, row {wrong.argmax() + 1} has {values[wrong.idxmax()]!r}")
+            raise ValueError(
+                f"column {self.name!r} must be numbers, row {wrong.argmax() + 1} has {values[wrong.idxmax()]!r}"
+            )
         return ((numbers.fillna(self.fill).to_numpy(float) - self.mean) / self.scale)[:, None]
 
 

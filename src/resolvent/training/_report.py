@@ -1,17 +1,15 @@
 """The pictures of a run, and one page with all of them that needs no network."""
 
-from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader
 from matplotlib.figure import Figure
 
 from .. import plot
 from .._machine import StructuredMachine
+from .._page import write_page
 from .._recurrent import RecurrentMachine
 from ._measure import headline, shown
 from ._network import arithmetic, shortcuts
@@ -32,7 +30,10 @@ def write_report(
 ) -> None:
     """All pictures as SVG, and `report.html`."""
     figures = {
-        "learning-curve": (learning_curve(curves), "Loss after each epoch; the weights kept are those of the lowest validation loss."),
+        "learning-curve": (
+            learning_curve(curves),
+            "Loss after each epoch; the weights kept are those of the lowest validation loss.",
+        ),
         **pictures(machine),
     }
     if classes is not None:
@@ -42,10 +43,9 @@ def write_report(
         figures["forecast"] = forecast(truth, predicted, times), caption
     else:
         figures["predictions"] = scatter(truth, predicted), "Test rows: on the line, prediction and truth agree."
-    page(
+    write_page(
         folder / "report.html",
-        "report.html",
-        {name: (figure, caption) for name, (figure, caption) in figures.items()},
+        figures,
         metrics=metrics,
         settings={key: value for key, value in settings.items() if value is not None and key != "digest"},
         machine=summary(machine),
@@ -151,18 +151,3 @@ def scatter(truth: np.ndarray, predicted: np.ndarray) -> Figure:
     axes.plot(truth, predicted, ".", color="tab:blue", alpha=0.6)
     axes.set(xlabel="truth", ylabel="prediction")
     return figure
-
-
-def page(path: Path, template: str, figures: Mapping[str, tuple[Figure, str]], **content: Any) -> None:
-    """Write each figure as SVG beside the page, and into the page, which opens without a network."""
-    embedded = []
-    for name, (figure, caption) in figures.items():
-        buffer = BytesIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-        (path.parent / f"{name}.svg").write_bytes(buffer.getvalue())
-        embedded.append((name, b64encode(buffer.getvalue()).decode(), caption))
-    environment = Environment(loader=PackageLoader(__package__, "."), autoescape=True, trim_blocks=True)
-    text = environment.get_template(template).render(figures=embedded, **content)
-    aside = path.with_name(f"{path.name}.new")
-    aside.write_text(text, encoding="utf-8")
-    aside.replace(path)

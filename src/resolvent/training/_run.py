@@ -16,12 +16,13 @@ import torch.distributed as dist
 from sklearn.model_selection import train_test_split
 from torch import Tensor
 
+from .. import export
 from .._load import load
 from .._machine import StructuredMachine
 from ._data import Data, read
 from ._fit import Rows, fit
 from ._measure import measure, naive, verdict
-from ._network import Network, build, parameters_read, sequential_like
+from ._network import Network, Prediction, build, parameters_read, sequential_like
 from ._preprocessing import Preprocessing
 from ._preprocessing import fit as fit_preprocessing
 from ._report import write_report
@@ -58,6 +59,12 @@ class Trained(NamedTuple):
     metrics: dict[str, Any]
     preprocessing: Preprocessing
     folder: Path | None
+
+    def onnx(self, path: str | os.PathLike, *, time_steps: int | None = None) -> None:
+        """Write an ONNX file from preprocessed inputs `x` to the `prediction`: probabilities, or the target's own units."""
+        given = self.preprocessing
+        module = Prediction(self.machine, given.classes is not None, given.mean, given.scale)
+        export.write(module, self.machine, path, "prediction", time_steps=time_steps)
 
     def predict(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Predictions for rows with the columns of the data, in any order.
@@ -106,7 +113,7 @@ def train(
     given |= dict(connections=connections, epochs=epochs, batch_size=batch_size, seed=seed, seeds=seeds, device=device)
     given |= dict(sizes=None if sizes is None else tuple(sizes))
     folder = None if out is None else Path(out)
-    with _processes():
+    with processes():
         if resume:
             data, given = _resumed(folder, data, given)
         learned = read("digits" if data is None else data, given["target"], given["task"])
@@ -117,7 +124,7 @@ def train(
         plan = _prepare(learned, settings)
         if folder is None:
             with tempfile.TemporaryDirectory(prefix="resolvent-") as temporary:
-                return _run(learned, settings, plan, _same_for_all(Path(temporary)), progress, keep=False)
+                return _run(learned, settings, plan, same_for_all(Path(temporary)), progress, keep=False)
         if not resume:
             _require_free(folder)
         return _run(learned, settings, plan, folder, progress, keep=True)
@@ -184,7 +191,9 @@ def _settings(given: dict[str, Any], data: Data, name: str) -> Settings:
     values = {key: value for key, value in given.items() if value is not None}
     lags = given["lags"] if given["lags"] is not None else 3 if series else None
     chosen = dict(task=data.task, machine=kind, lags=lags, digest=data.digest(), data=name, target=given["target"])
-    settings = Settings(**(defaults | values | chosen | dict(device=best if given["device"] in (None, "auto") else given["device"])))
+    settings = Settings(
+        **(defaults | values | chosen | dict(device=best if given["device"] in (None, "auto") else given["device"]))
+    )
     for key, least in (("epochs", 1), ("batch_size", 1), ("seeds", 1), ("seed", 0), ("lags", 0)):
         value = getattr(settings, key)
         if value is not None and value < least:
@@ -256,6 +265,8 @@ def _run(data: Data, settings: Settings, plan: _Plan, folder: Path, progress: bo
         for seed in range(settings.seed, settings.seed + settings.seeds)
         for name in names
     }  # before anything is written, so that bad settings leave nothing behind
+    if progress and _rank() == 0:
+        _announce(data, settings, networks["machine", settings.seed].machine)
     folder.mkdir(parents=True, exist_ok=True)
     if _rank() == 0:
         _write_json(folder / SETTINGS, asdict(settings))
@@ -297,9 +308,20 @@ def _run(data: Data, settings: Settings, plan: _Plan, folder: Path, progress: bo
         truth = data.target.iloc[test].to_numpy()
         predicted = plan.preprocessing.predictions(outputs["machine", settings.seed])
         times = None if data.time is None else data.time.iloc[test].to_numpy()
-        write_report(folder, machine, metrics, asdict(settings), curves, plan.preprocessing.classes, truth, predicted, times)
+        write_report(
+            folder, machine, metrics, asdict(settings), curves, plan.preprocessing.classes, truth, predicted, times
+        )
         _write_json(folder / METRICS, metrics)  # the last one: with it the run is finished
     return Trained(machine, metrics, plan.preprocessing, folder if keep else None)
+
+
+def _announce(data: Data, settings: Settings, machine: StructuredMachine) -> None:
+    kind = "images" if data.image else "columns"
+    count = "×".join(map(str, data.image[1:])) if data.image else len(data.inputs.columns)
+    what = f"{settings.data}: {settings.task} of {str(data.target.name)!r}, {len(data.target):,} rows, {count} {kind}"
+    print(f"{what}\n{machine.kind} machine {' → '.join(map(str, machine.partition.sizes))}, depth {machine.depth}")
+    for note in data.notes:
+        print(note)
 
 
 def _test_outputs(network: Network, plan: _Plan) -> np.ndarray:
@@ -348,7 +370,7 @@ def _rank() -> int:
     return int(os.environ.get("RANK", 0))
 
 
-def _same_for_all(folder: Path) -> Path:
+def same_for_all(folder: Path) -> Path:
     """The first process's folder, in all of them."""
     if not dist.is_initialized():
         return folder
@@ -358,7 +380,7 @@ def _same_for_all(folder: Path) -> Path:
 
 
 @contextmanager
-def _processes() -> Iterator[None]:
+def processes() -> Iterator[None]:
     """Where torchrun started several processes, they form a group, which Lightning then uses."""
     if int(os.environ.get("WORLD_SIZE", 1)) == 1 or dist.is_initialized():
         yield

@@ -1,20 +1,11 @@
-"""A dense machine learns p(x, y) = (2x - 1)^2 + 2y + xy - 3 from a 6 × 6 grid and is tested on a finer one.
+"""A dense machine learns p(x, y) = (2x - 1)^2 + 2y + xy - 3 from a 6 × 6 grid and is tested on a finer one."""
 
-Run: python examples/polynomial.py [--steps 1500] [--out runs/polynomial.png]
-"""
-
-import argparse
-from pathlib import Path
-
-import matplotlib
 import torch
+from matplotlib.figure import Figure
 from rich.progress import track
 from torch import Tensor
 
-import resolvent as rv
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
+from .._dense import DenseMachine
 
 
 def polynomial(points: Tensor) -> Tensor:
@@ -27,12 +18,12 @@ def grid(n: int) -> Tensor:
     return torch.cartesian_prod(torch.linspace(0, 1, n), torch.linspace(0, 1, n))
 
 
-def train(machine: rv.DenseMachine, points: Tensor, steps: int) -> list[float]:
+def train(machine: DenseMachine, points: Tensor, steps: int) -> list[float]:
     target = polynomial(points)
     optimizer = torch.optim.Adam(machine.parameters(), 1e-2)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     losses = []
-    for _ in track(range(steps), "training"):
+    for _ in track(range(steps), "polynomial"):
         optimizer.zero_grad()
         loss = (machine(points)[:, -1] - target).square().mean()
         loss.backward()
@@ -42,9 +33,10 @@ def train(machine: rv.DenseMachine, points: Tensor, steps: int) -> list[float]:
     return losses
 
 
-def draw(train_points: Tensor, target: Tensor, prediction: Tensor, losses: list[float], path: Path) -> None:
+def draw(train_points: Tensor, target: Tensor, prediction: Tensor, losses: list[float]) -> Figure:
     n = round(len(target) ** 0.5)
-    figure, axes = plt.subplots(1, 4, figsize=(15, 3.4), layout="constrained")
+    figure = Figure(figsize=(15, 3.4), layout="constrained")
+    axes = figure.subplots(1, 4)
     limits = dict(vmin=target.min().item(), vmax=target.max().item())
     panels = [
         ("polynomial and training points", target, limits),
@@ -58,30 +50,19 @@ def draw(train_points: Tensor, target: Tensor, prediction: Tensor, losses: list[
     axes[0].plot(*train_points.T, "k.", markersize=4, clip_on=False)
     axes[3].semilogy(losses)
     axes[3].set(title="mean squared error", xlabel="step")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    return figure
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=1500)
-    parser.add_argument("--out", type=Path, default=Path("runs/polynomial.png"))
-    arguments = parser.parse_args()
-
+def learn(steps: int = 1500) -> tuple[Figure, str]:
+    """The picture, and what came out."""
     torch.manual_seed(0)
-    machine = rv.DenseMachine((2, 16, 16, 1), ["identity", "tanh", "tanh", "identity"])
-    print(machine)
+    machine = DenseMachine((2, 16, 16, 1), ["identity", "tanh", "tanh", "identity"])
     points, finer = grid(6), grid(51)
-    losses = train(machine, points, arguments.steps)
+    losses = train(machine, points, steps)
     with torch.no_grad():
         prediction = machine(finer)[:, -1]
     target = polynomial(finer)
-    draw(points, target, prediction, losses, arguments.out)
-    print(f"training error  {losses[-1]:.2e}  (mean squared, {len(points)} points)")
-    print(f"test error      {(prediction - target).square().mean():.2e}  (mean squared, {len(finer)} points)")
-    print(f"the polynomial's own variance is {target.var():.2f}; picture in {arguments.out}")
-
-
-if __name__ == "__main__":
-    main()
+    return draw(points, target, prediction, losses), (
+        f"mean squared error {losses[-1]:.2e} on the {len(points)} training points and "
+        f"{(prediction - target).square().mean():.2e} on {len(finer)} others; the polynomial's variance is {target.var():.2f}"
+    )

@@ -5,11 +5,8 @@ a list of blocks with torch.cat, eager and compiled, and in JAX where that is in
 or nn.RNN of the same width as a landmark; and `limit`, one product with the machine's arithmetic. Before anything is
 timed, the machine equation's residual and the agreement of each program with the machine are checked: a wrong answer
 reports no time.
-
-Run: python benchmarks/run.py [--device cuda] [--quick] [--compile N] [--large] [--only TEXT] [--same-thread]
 """
 
-import argparse
 import csv
 import os
 import platform
@@ -19,19 +16,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cases import LARGE, PAPER, Case
-from programs import layer, limit, loop
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 from torch import Tensor
+
+from ._cases import LARGE, PAPER, Case
+from ._programs import layer, limit, loop
 
 jax: Any
 loop_in_jax: Any
 try:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     import jax  # pyright: ignore
-    from jax_loop import loop as loop_in_jax
+
+    from ._jax_loop import loop as loop_in_jax
 except ImportError:
     jax = loop_in_jax = None
 
@@ -213,42 +212,42 @@ def write(rows: list[dict[str, Any]], path: Path) -> None:
         writer.writerows(rows)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--quick", action="store_true", help="the paper's rows, not compiled, within a minute")
-    parser.add_argument(
-        "--compile",
-        type=int,
-        default=100,
-        metavar="N",
-        help="compile loops of up to N blocks times steps (more take minutes); 0 for no compiled programs",
-    )
-    parser.add_argument("--large", action="store_true", help="only the larger cases")
-    parser.add_argument("--only", default="", metavar="TEXT", help="only cases with this text in their name")
-    parser.add_argument(
-        "--same-thread", action="store_true", help="backward passes in the calling thread, for all PyTorch programs"
-    )
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
-    arguments = parser.parse_args()
-    device = arguments.device
-    torch.autograd.set_multithreading_enabled(not arguments.same_thread)
+def run(
+    out: Path,
+    *,
+    device: str = "cpu",
+    quick: bool = False,
+    compiled: int = 100,
+    large: bool = False,
+    only: str = "",
+    same_thread: bool = False,
+) -> Path:
+    """Measure, print a table, and write the CSV file whose path is returned.
+
+    `compiled`: loops of up to so many blocks times steps are compiled, 0 for no compiled programs. `quick` measures the
+    paper's cases, not compiled, within a minute; `large` only the larger ones. `same_thread` has backward passes run in
+    the calling thread, for all PyTorch programs.
+    """
+    cases = [
+        (case, dtype)
+        for case in (LARGE if large else PAPER if quick else PAPER + LARGE)
+        for dtype in case.dtypes
+        if device in case.devices and only in case.name and not (device == "cuda" and dtype == torch.float64)
+    ]
+    if not cases:
+        raise ValueError(f"no case for {device} has {only!r} in its name: {', '.join(c.name for c in PAPER + LARGE)}")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device='cuda' was asked for, PyTorch finds no GPU")
+    torch.autograd.set_multithreading_enabled(not same_thread)
     torch.backends.cudnn.allow_tf32 = False  # machines compute in IEEE float32, so the others must too
     name = torch.cuda.get_device_name() if device == "cuda" else f"{torch.get_num_threads()}-core CPU"
     where = {"device": name, "python": platform.python_version(), "torch": torch.__version__}
     where["jax"] = "" if jax is None else jax.__version__
-    cases = [
-        (case, dtype)
-        for case in (LARGE if arguments.large else PAPER if arguments.quick else PAPER + LARGE)
-        for dtype in case.dtypes
-        if device in case.devices and arguments.only in case.name and not (device == "cuda" and dtype == torch.float64)
-    ]
-    compiled = 0 if arguments.quick else arguments.compile
-    seconds = 0.15 if arguments.quick else 0.5
+    compiled, seconds = 0 if quick else compiled, 0.15 if quick else 0.5
     rows: list[dict[str, Any]] = []
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    flags = [f"-{flag}" for flag in ("large", "quick", "same_thread") if getattr(arguments, flag)]
-    path = arguments.out / f"{device}{''.join(flags).replace('_', '-')}.csv"
+    out.mkdir(parents=True, exist_ok=True)
+    flags = [flag for flag, on in (("large", large), ("quick", quick), ("same-thread", same_thread)) if on]
+    path = out / f"{'-'.join((device, *flags))}.csv"
     with Progress() as progress:
         task = progress.add_task("measuring", total=len(cases))
         for case, dtype in cases:
@@ -262,8 +261,4 @@ def main() -> None:
         times = (row.get(f"{column} (µs)", row.get("error", "")) for column in COLUMNS)
         table.add_row(row["case"], row["dtype"], row["program"], *map(str, times), str(row.get("ratio", "")))
     Console().print(table)
-    print(f"written to {path}")
-
-
-if __name__ == "__main__":
-    main()
+    return path

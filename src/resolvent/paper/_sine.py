@@ -1,21 +1,14 @@
-"""A convolutional and a recurrent machine learn to predict a sine a quarter period ahead from noisy samples of it.
+"""A convolutional and a recurrent machine learn to predict a sine a quarter period ahead from noisy samples of it."""
 
-Run: python examples/sine.py [--steps 400] [--out runs/sine.png]
-"""
-
-import argparse
 import math
-from pathlib import Path
 
-import matplotlib
 import torch
+from matplotlib.figure import Figure
 from rich.progress import track
 from torch import Tensor, nn
 
-import resolvent as rv
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
+from .._conv import ConvMachine
+from .._recurrent import RecurrentMachine
 
 PERIOD, NOISE, TIME_STEPS = 25, 0.3, 100
 
@@ -30,7 +23,7 @@ def series(batch: int) -> tuple[Tensor, Tensor]:
 class TimeFirst(nn.Module):
     """A convolutional machine on (batch, time, channels)."""
 
-    def __init__(self, machine: rv.ConvMachine):
+    def __init__(self, machine: ConvMachine):
         super().__init__()
         self.machine = machine
 
@@ -53,38 +46,30 @@ def train(name: str, model: nn.Module, steps: int) -> list[float]:
     return losses
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--out", type=Path, default=Path("runs/sine.png"))
-    arguments = parser.parse_args()
-
+def learn(steps: int = 400) -> tuple[Figure, str]:
+    """The picture, and what came out."""
     torch.manual_seed(0)
     sizes, activation = (1, 8, 8, 1), ["identity", "tanh", "tanh", "identity"]
     models = {
-        "convolutional": TimeFirst(rv.ConvMachine(sizes, activation, kernel_size=9, padding="causal")),
-        "recurrent": rv.RecurrentMachine(sizes, activation, lags=2),
+        "convolutional": TimeFirst(ConvMachine(sizes, activation, kernel_size=9, padding="causal")),
+        "recurrent": RecurrentMachine(sizes, activation, lags=2),
     }
     x, target = series(200)
-    figure, (above, below) = plt.subplots(2, 1, figsize=(9, 6), layout="constrained")
+    figure = Figure(figsize=(9, 6), layout="constrained")
+    above, below = figure.subplots(2, 1)
     above.plot(x[0, :, 0], "k.", markersize=3, label="input")
     above.plot(target[0, :, 0], "k--", linewidth=1, label="target")
+    errors = []
     for name, model in models.items():
-        losses = train(name, model, arguments.steps)
+        losses = train(name, model, steps)
         with torch.no_grad():
             prediction = model(x)[..., -1:]
-        error = (prediction - target)[:, PERIOD:].square().mean()
-        print(f"{name}: test error {error:.4f} (mean squared, after one period)")
+        errors.append(f"{name} {(prediction - target)[:, PERIOD:].square().mean():.4f}")
         above.plot(prediction[0, :, 0], label=name)
         below.semilogy(losses, label=name)
-    print(f"the target's variance is {target.var():.2f}, the noise's {NOISE**2:.2f}; picture in {arguments.out}")
     above.set(title="a test series", xlabel="time step", ylim=(-2, 2.4))
     below.set(title="mean squared error in training", xlabel="optimiser step")
     above.legend(loc="upper right", ncols=4)
     below.legend()
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(arguments.out, dpi=120)
-
-
-if __name__ == "__main__":
-    main()
+    variance = f"the target's variance is {target.var():.2f}, the noise's {NOISE**2:.2f}"
+    return figure, f"mean squared test error after one period: {', '.join(errors)}; {variance}"

@@ -1,0 +1,15 @@
+"""`python -m resolvent` and the command `resolvent`."""
+
+import sys
+
+
+def main() -> None:
+    try:
+        from .cli import run
+    except ModuleNotFoundError as error:
+        sys.exit(f"error: the command needs {error.name}: pip install 'resolvent[train]'")
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,252 @@
+"""The command line: train on data, predict, show, export, measure, and reproduce the paper."""
+
+import logging
+import os
+import sys
+import time
+import webbrowser
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from . import benchmark, training
+from ._page import write_figure
+from .paper import reproduce
+from .training import EMBEDDED
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+console = Console()
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
+
+
+@app.callback()
+def resolvent() -> None:
+    """Neural networks as machines of finite depth: one command that trains one on your data."""
+
+
+def _example(text: str) -> str:
+    return f"Example: [bold]{text}[/bold]"
+
+
+@app.command(epilog=_example("resolvent train data.csv --target price --sizes 64,64,64 --seeds 5"))
+def train(
+    data: Annotated[
+        str | None,
+        typer.Argument(metavar="[DATA]", help=f"{', '.join(EMBEDDED)}, or a CSV or Parquet file.  [default: digits]"),
+    ] = None,
+    target: Annotated[str | None, typer.Option(help="The column to learn, of a file.")] = None,
+    task: Annotated[
+        Literal["classification", "regression", "forecast"] | None, typer.Option(help="Inferred from the target.")
+    ] = None,
+    machine: Annotated[
+        Literal["dense", "conv", "recurrent"] | None,
+        typer.Option(help="Inferred: dense for tables, conv for images, recurrent for series."),
+    ] = None,
+    sizes: Annotated[str | None, typer.Option(metavar="N,N,…", help="The blocks between inputs and outputs.")] = None,
+    activation: Annotated[str | None, typer.Option(help="The σ of these blocks, by name.")] = None,
+    connections: Annotated[
+        Literal["all", "sequential"] | None, typer.Option(help="All shortcuts, or none.  [default: all]")
+    ] = None,
+    lags: Annotated[int | None, typer.Option(help="How far back a series is read at once.  [default: 3]")] = None,
+    epochs: Annotated[int | None, typer.Option(help="At most; training stops when validation stops improving.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Adam's learning rate at the start.  [default: 0.003]")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows of one step.  [default: 32]")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Of the split and of the first initialisation.  [default: 0]")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Train from so many seeds, and give the spread.  [default: 1]")
+    ] = None,
+    device: Annotated[Literal["auto", "cpu", "cuda"] | None, typer.Option(help="[default: auto]")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run's folder.  [default: runs/NAME, with a number if taken]")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
+) -> None:
+    """Train a machine, compare it with the classical network of as many parameters, and write a report."""
+    blocks = None if sizes is None else _sizes(sizes)
+    start = time.perf_counter()
+    with training.processes():
+        folder = training.same_for_all(out or _folder(data or "digits", resume))
+        try:
+            trained = training.train(
+                data,
+                target=target,
+                task=task,
+                machine=machine,
+                sizes=blocks,
+                activation=activation,
+                connections=connections,
+                lags=lags,
+                epochs=epochs,
+                lr=lr,
+                batch_size=batch_size,
+                seed=seed,
+                seeds=seeds,
+                device=device,
+                out=folder,
+                resume=resume,
+                progress=True,
+            )
+        except KeyboardInterrupt:
+            if training.is_unfinished(folder):
+                console.print(f"stopped; go on with: resolvent train --resume --out {folder}", soft_wrap=True)
+            raise typer.Exit(130) from None
+    if _first():
+        _print_scores(trained.metrics)
+        console.print(trained.metrics["verdict"])
+        seconds = time.perf_counter() - start
+        console.print(f"{seconds:.0f} s; report in {folder / 'report.html'}", soft_wrap=True, highlight=False)
+
+
+@app.command(epilog=_example("resolvent predict runs/digits new.csv --out predictions.csv"))
+def predict(
+    run: Run,
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A CSV or Parquet file, or an embedded set.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The CSV file to write.  [default: predictions.csv in the run]")
+    ] = None,
+) -> None:
+    """Write a run's predictions for new rows as CSV; columns may be in any order."""
+    trained = training.open_run(run)
+    frame = training.read(data).inputs if data in EMBEDDED else training.table(data)
+    if not len(frame):
+        raise ValueError(f"{data} has no rows")
+    path = out or run / "predictions.csv"
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"the folder {path.parent} does not exist")
+    predicted = trained.predict(frame)
+    aside = path.with_name(f"{path.name}.new")
+    predicted.to_csv(aside, index=False)
+    aside.replace(path)
+    console.print(f"{len(predicted):,} predictions of {trained.preprocessing.target} in {path}", soft_wrap=True)
+
+
+@app.command(epilog=_example("resolvent show runs/digits --pictures ."))
+def show(
+    run: Run,
+    pictures: Annotated[Path | None, typer.Option(help="Write the pictures of the machine to this folder.")] = None,
+    open_report: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
+) -> None:
+    """Print a run's architecture, depth, parameters, arithmetic, strongest shortcuts and measures."""
+    trained = training.open_run(run)
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, value in training.summary(trained.machine).items():
+        table.add_row(name, str(value))
+    console.print(table)
+    _print_scores(trained.metrics)
+    console.print(trained.metrics["verdict"])
+    if pictures is not None:
+        pictures.mkdir(parents=True, exist_ok=True)
+        for name, (figure, _) in training.pictures(trained.machine).items():
+            write_figure(pictures / f"{name}.svg", figure)
+            console.print(f"written to {pictures / name}.svg", soft_wrap=True)
+    if open_report and not webbrowser.open((run / "report.html").resolve().as_uri()):
+        raise OSError(f"no browser could be opened for {run / 'report.html'}")
+
+
+@app.command(epilog=_example("resolvent export runs/digits --onnx digits.onnx"))
+def export(
+    run: Run,
+    onnx: Annotated[Path, typer.Option(help="The file to write.")],
+    steps: Annotated[
+        int | None, typer.Option(help="Of a series: for how many steps it is unrolled.  [default: 64]")
+    ] = None,
+) -> None:
+    """Write a run's network as an ONNX file, from preprocessed inputs to predictions."""
+    trained = training.open_run(run)
+    recurrent = trained.machine.kind == "recurrent"
+    if steps is not None and (not recurrent or steps < 1):
+        raise ValueError(
+            f"--steps {steps} is for recurrent machines, and at least 1; this one is {trained.machine.kind}"
+        )
+    if not onnx.parent.is_dir():
+        raise FileNotFoundError(f"the folder {onnx.parent} does not exist")
+    trained.onnx(onnx, time_steps=(steps or 64) if recurrent else None)
+    console.print(f"written to {onnx}; its input is what {run / 'preprocessing.json'} makes of a row", soft_wrap=True)
+
+
+@app.command(epilog=_example("resolvent bench --quick"))
+def bench(
+    device: Annotated[Literal["cpu", "cuda"], typer.Option()] = "cpu",
+    quick: Annotated[bool, typer.Option("--quick", help="The paper's rows, not compiled, within a minute.")] = False,
+    compiled: Annotated[
+        int, typer.Option("--compile", metavar="N", help="Compile loops of up to N blocks times steps; 0 for none.")
+    ] = 100,
+    large: Annotated[bool, typer.Option("--large", help="Only the larger cases.")] = False,
+    only: Annotated[str, typer.Option(metavar="TEXT", help="Only cases with this text in their name.")] = "",
+    same_thread: Annotated[
+        bool, typer.Option("--same-thread", help="Backward passes in the calling thread, for all PyTorch programs.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="The folder for the CSV file and the figures.")] = Path("runs/benchmark"),
+) -> None:
+    """Measure machines against the programs a user would write, side by side."""
+    path = benchmark.run(
+        out, device=device, quick=quick, compiled=compiled, large=large, only=only, same_thread=same_thread
+    )
+    console.print(f"written to {path}", soft_wrap=True)
+    measured = {d: benchmark.read(out / f"{d}.csv") for d in ("cpu", "cuda") if (out / f"{d}.csv").is_file()}
+    measured |= {device: benchmark.read(path)}
+    for name, figure in zip(("runtimes", "ratios"), benchmark.figures(measured), strict=True):
+        if figure.axes:
+            write_figure(out / f"{name}.svg", figure)
+            console.print(f"written to {out / name}.svg", soft_wrap=True)
+
+
+@app.command(epilog=_example("resolvent paper --out runs/paper"))
+def paper(
+    out: Annotated[Path, typer.Option(help="The folder for the page and its figures.")] = Path("runs/paper"),
+) -> None:
+    """Reproduce every figure and table of the paper, and its examples, on one page."""
+    console.print(f"written to {reproduce(out)}", soft_wrap=True)
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(size) for size in text.split(","))
+    except ValueError:
+        raise ValueError(f"--sizes {text!r} must be whole numbers with commas between, as 64,64,64") from None
+
+
+def _folder(data: str, resume: bool) -> Path:
+    """The next free folder for this data or, to go on, the last one that is not finished."""
+    base = Path("runs") / Path(data).stem
+    taken = [base, *(Path(f"{base}-{i}") for i in range(2, 10_000))]
+    if not resume:
+        return next(folder for folder in taken if not folder.exists())
+    unfinished = [folder for folder in taken if training.is_unfinished(folder)]
+    if not unfinished:
+        raise ValueError(f"there is no unfinished run of {data} in runs: name its folder with --out")
+    return unfinished[-1]
+
+
+def _print_scores(metrics: dict) -> None:
+    head, *rows = training.scores(metrics)
+    table = Table(title=f"{metrics['target']}, {metrics['rows']['test']} test rows", title_justify="left")
+    for name in head:
+        table.add_column(name, justify="right" if name else "left")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def _first() -> bool:
+    return os.environ.get("RANK", "0") == "0"
+
+
+def run() -> None:
+    """The command; what is wrong with the input is said in one line."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    torch.set_num_interop_threads(1)
+    try:
+        app()
+    except (ValueError, TypeError, OSError) as error:
+        if _first():
+            print("error: " + " ".join(str(error).split()), file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
