@@ -17,7 +17,7 @@ def write_page(path: Path, figures: Mapping[str, tuple[Figure, str]], **content:
     for name, (figure, caption) in figures.items():
         svg = write_figure(path.parent / f"{name}.svg", figure)
         embedded[name] = dict(svg=b64encode(svg).decode(), caption=caption)
-    environment = Environment(loader=PackageLoader(__package__), autoescape=True, trim_blocks=True)
+    environment = Environment(loader=PackageLoader("resolvent"), autoescape=True, trim_blocks=True)
     text = environment.get_template(path.name).render(figures=embedded, **content)
     aside = path.with_name(f"{path.name}.new")
     aside.write_text(text, encoding="utf-8")

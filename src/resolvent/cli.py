@@ -12,6 +12,7 @@ import torch
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from . import benchmark, training
 from ._page import write_figure
@@ -36,7 +37,9 @@ def _example(text: str) -> str:
 def train(
     data: Annotated[
         str | None,
-        typer.Argument(metavar="[DATA]", help=f"{', '.join(EMBEDDED)}, or a CSV or Parquet file.  [default: digits]"),
+        typer.Argument(
+            metavar="[DATA]", show_default="digits", help=f"{', '.join(EMBEDDED)}, or a CSV or Parquet file."
+        ),
     ] = None,
     target: Annotated[str | None, typer.Option(help="The column to learn, of a file.")] = None,
     task: Annotated[
@@ -49,21 +52,21 @@ def train(
     sizes: Annotated[str | None, typer.Option(metavar="N,N,…", help="The blocks between inputs and outputs.")] = None,
     activation: Annotated[str | None, typer.Option(help="The σ of these blocks, by name.")] = None,
     connections: Annotated[
-        Literal["all", "sequential"] | None, typer.Option(help="All shortcuts, or none.  [default: all]")
+        Literal["all", "sequential"] | None, typer.Option(show_default="all", help="All shortcuts, or none.")
     ] = None,
-    lags: Annotated[int | None, typer.Option(help="How far back a series is read at once.  [default: 3]")] = None,
+    lags: Annotated[int | None, typer.Option(show_default="3", help="How far back a series is read at once.")] = None,
     epochs: Annotated[int | None, typer.Option(help="At most; training stops when validation stops improving.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Adam's learning rate at the start.  [default: 0.003]")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Rows of one step.  [default: 32]")] = None,
+    lr: Annotated[float | None, typer.Option(show_default="0.003", help="Adam's learning rate at the start.")] = None,
+    batch_size: Annotated[int | None, typer.Option(show_default="32", help="Rows of one step.")] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Of the split and of the first initialisation.  [default: 0]")
+        int | None, typer.Option(show_default="0", help="Of the split and of the first initialisation.")
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(help="Train from so many seeds, and give the spread.  [default: 1]")
+        int | None, typer.Option(show_default="1", help="Train from so many seeds, and give the spread.")
     ] = None,
-    device: Annotated[Literal["auto", "cpu", "cuda"] | None, typer.Option(help="[default: auto]")] = None,
+    device: Annotated[Literal["auto", "cpu", "cuda"] | None, typer.Option(show_default="auto")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The run's folder.  [default: runs/NAME, with a number if taken]")
+        Path | None, typer.Option(show_default="runs/NAME, with a number if taken", help="The run's folder.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
 ) -> None:
@@ -108,7 +111,7 @@ def predict(
     run: Run,
     data: Annotated[str, typer.Argument(metavar="DATA", help="A CSV or Parquet file, or an embedded set.")],
     out: Annotated[
-        Path | None, typer.Option(help="The CSV file to write.  [default: predictions.csv in the run]")
+        Path | None, typer.Option(show_default="predictions.csv in the run", help="The CSV file to write.")
     ] = None,
 ) -> None:
     """Write a run's predictions for new rows as CSV; columns may be in any order."""
@@ -136,7 +139,7 @@ def show(
     trained = training.open_run(run)
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, value in training.summary(trained.machine).items():
-        table.add_row(name, str(value))
+        table.add_row(name, Text(str(value)))
     console.print(table)
     _print_scores(trained.metrics)
     console.print(trained.metrics["verdict"])
@@ -153,20 +156,12 @@ def show(
 def export(
     run: Run,
     onnx: Annotated[Path, typer.Option(help="The file to write.")],
-    steps: Annotated[
-        int | None, typer.Option(help="Of a series: for how many steps it is unrolled.  [default: 64]")
-    ] = None,
 ) -> None:
     """Write a run's network as an ONNX file, from preprocessed inputs to predictions."""
     trained = training.open_run(run)
-    recurrent = trained.machine.kind == "recurrent"
-    if steps is not None and (not recurrent or steps < 1):
-        raise ValueError(
-            f"--steps {steps} is for recurrent machines, and at least 1; this one is {trained.machine.kind}"
-        )
     if not onnx.parent.is_dir():
         raise FileNotFoundError(f"the folder {onnx.parent} does not exist")
-    trained.onnx(onnx, time_steps=(steps or 64) if recurrent else None)
+    trained.onnx(onnx)
     console.print(f"written to {onnx}; its input is what {run / 'preprocessing.json'} makes of a row", soft_wrap=True)
 
 

@@ -21,31 +21,27 @@ def onnx(
     """
     if not isinstance(machine, StructuredMachine):
         raise TypeError(f"machine must be a structured machine, got {type(machine).__name__}")
-    write(machine, machine, path, "z", time_steps=time_steps, inputs=inputs)
+    x, dynamic = _example(machine, machine.partition.sizes[0] if inputs is None else inputs, time_steps)
+    write(machine, path, {"x": (x, dynamic)}, ["z"])
 
 
 def write(
     module: nn.Module,
-    machine: StructuredMachine,
     path: str | os.PathLike,
-    output: str,
-    *,
-    time_steps: int | None = None,
-    inputs: int | None = None,
+    inputs: dict[str, tuple[Tensor, dict[int, Any]]],
+    outputs: list[str],
 ) -> None:
-    """The same for a module around the machine, which takes the machine's inputs to the output of that name."""
-    channels = machine.partition.sizes[0] if inputs is None else inputs
-    x, dynamic = _example(machine, channels, time_steps)
+    """Write any module: each input's name with an example and its dynamic axes, and the names of the outputs."""
     was_training = module.training
     try:
         torch.onnx.export(
             module.eval(),
-            (x,),
+            tuple(x for x, _ in inputs.values()),
             os.fspath(path),
             dynamo=True,
-            input_names=["x"],
-            output_names=[output],
-            dynamic_shapes=(dynamic,),
+            input_names=list(inputs),
+            output_names=outputs,
+            dynamic_shapes=tuple(dynamic for _, dynamic in inputs.values()),
             external_data=False,
             verbose=False,
         )

@@ -84,7 +84,7 @@ def depth_sequence(f: Machine, x0: Mapping[str, Tensor]) -> Figure:
 
 
 def weights(machine: StructuredMachine) -> Figure:
-    """W with the grid of its blocks, a panel for each lag; of a convolution, the norms over the kernel, with no sign."""
+    """W with the grid of its blocks, a panel for each lag; of a convolution, the norms over the kernel."""
     W = machine.weight.detach().float().cpu()
     if isinstance(machine, ConvMachine):
         W = W.flatten(2).norm(dim=2)

@@ -1,4 +1,4 @@
-"""The paper's two figures from the benchmark's CSV, beside the authors' numbers: runtimes, and backward over forward."""
+"""The paper's two figures from the benchmark's CSV: runtimes and backward over forward, beside the authors' numbers."""
 
 import csv
 from collections.abc import Mapping, Sequence

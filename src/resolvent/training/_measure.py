@@ -19,7 +19,7 @@ def measure(preprocessing: Preprocessing, truth: pd.Series, outputs: np.ndarray)
     guessed = outputs.argmax(1)
     return dict(
         accuracy=float(accuracy_score(places, guessed)),
-        f1=float(f1_score(places, guessed, average="macro", labels=list(labels), zero_division=0.0)),
+        f1=float(f1_score(places, guessed, average="macro", labels=list(labels))),
         log_loss=float(log_loss(places, np.exp(log_softmax(outputs.astype(float), 1)), labels=list(labels))),
     )
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from .._conv import ConvMachine
 from .._dense import DenseMachine
 from .._machine import StructuredMachine
-from .._partition import ConnectionsLike, Partition, connect
+from .._partition import Partition, connect
 from .._recurrent import RecurrentMachine
 
 KINDS: dict[str, type[Any]] = {"dense": DenseMachine, "conv": ConvMachine, "recurrent": RecurrentMachine}
@@ -39,8 +39,19 @@ class Prediction(nn.Module):
         self.network, self.classes, self.mean, self.scale = Network(machine), classes, mean, scale
 
     def forward(self, x: Tensor) -> Tensor:
-        output = self.network(x)
+        return self.of(self.network(x))
+
+    def of(self, output: Tensor) -> Tensor:
         return output.softmax(-1) if self.classes else output * self.scale + self.mean
+
+
+class StepPrediction(Prediction):
+    """One step of a recurrent machine: from the inputs at a step and the state to the prediction and the next state."""
+
+    def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        machine: Any = self.network.machine
+        z, state = machine.step(x, state)
+        return self.of(z[..., -machine.partition.sizes[-1] :]), state
 
 
 def build(
@@ -49,7 +60,7 @@ def build(
     hidden: Sequence[int],
     outputs: int,
     activation: str,
-    connections: ConnectionsLike,
+    connections: Any,
     **options: Any,
 ) -> Network:
     """A network of that kind; its first and last block have σ = identity."""
@@ -101,7 +112,7 @@ def sequential_like(machine: StructuredMachine) -> Network:
         most *= 2
     width = min(range(max(1, most // 4), most + 1), key=distance)
     names = [activation.name for activation in machine.activation.blocks]
-    return Network(type(machine)(sizes(width), names, connections="sequential", **machine._arguments))
+    return Network(KINDS[machine.kind](sizes(width), names, connections="sequential", **machine._arguments))
 
 
 def _count(sizes: Sequence[int], matrices: Sequence[Any]) -> int:

@@ -1,5 +1,7 @@
 """From rows to numbers: fitted by scikit-learn, kept and applied as plain data, so that no run needs a pickle."""
 
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false
+
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -19,7 +21,7 @@ FORMAT, VERSION = "resolvent preprocessing", 1
 
 @dataclass(frozen=True)
 class Column:
-    """A number x becomes (x - mean) / scale, a category one entry for each of `categories`; `fill` stands for missing."""
+    """A number becomes (x - mean) / scale, a category one entry for each of `categories`; `fill` for missing ones."""
 
     name: str
     fill: Any
@@ -42,7 +44,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What makes numbers of rows, and predictions of numbers. The target becomes a class's place, or a scaled number."""
+    """What makes numbers of rows, and predictions of numbers. A target becomes a class's place or a scaled number."""
 
     task: str
     target: str

@@ -1,55 +1,43 @@
 """`train`: data in, a fitted machine, its measure beside the classical network's, and a folder that tells all, out."""
 
-import json
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
 import torch
-import torch.distributed as dist
-from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 from .. import export
 from .._load import load
 from .._machine import StructuredMachine
+from .._recurrent import RecurrentMachine
 from ._data import Data, read
-from ._fit import Rows, fit
+from ._fit import fit
 from ._measure import measure, naive, verdict
-from ._network import Network, Prediction, build, parameters_read, sequential_like
+from ._network import Network, Prediction, StepPrediction, build, parameters_read, sequential_like
+from ._parts import Parts, divide, rows_of
 from ._preprocessing import Preprocessing
-from ._preprocessing import fit as fit_preprocessing
+from ._processes import processes, rank, same_for_all
 from ._report import write_report
+from ._settings import (
+    METRICS,
+    Settings,
+    choose,
+    is_unfinished,
+    read_json,
+    require_free,
+    resumed,
+    settings_of,
+    write_json,
+    write_settings,
+)
 
-SETTINGS, METRICS, PREPROCESSING = "settings.json", "metrics.json", "preprocessing.json"
-WINDOW, MOST_WINDOWS = 64, 2000  # steps of a stretch of a series to train on, and how many of them in an epoch
-
-
-@dataclass(frozen=True)
-class Settings:
-    """All that a run's numbers depend on, besides the data itself."""
-
-    data: str
-    target: str | None
-    task: str
-    machine: str
-    sizes: tuple[int, ...]
-    activation: str
-    connections: str
-    lags: int | None
-    epochs: int
-    lr: float
-    batch_size: int
-    seed: int
-    seeds: int
-    device: str
-    digest: str  # of the data
+PREPROCESSING = "preprocessing.json"
 
 
 class Trained(NamedTuple):
@@ -60,11 +48,25 @@ class Trained(NamedTuple):
     preprocessing: Preprocessing
     folder: Path | None
 
-    def onnx(self, path: str | os.PathLike, *, time_steps: int | None = None) -> None:
-        """Write an ONNX file from preprocessed inputs `x` to the `prediction`: probabilities, or the target's own units."""
-        given = self.preprocessing
-        module = Prediction(self.machine, given.classes is not None, given.mean, given.scale)
-        export.write(module, self.machine, path, "prediction", time_steps=time_steps)
+    def onnx(self, path: str | os.PathLike) -> None:
+        """Write an ONNX file from preprocessed inputs `x` to the `prediction`: probabilities, or target units.
+
+        A recurrent machine's takes one step: with `state`, zeros at first, to `next_state`. It is left to the caller to
+        go through a series, which may then have any length.
+        """
+        given, machine = self.preprocessing, self.machine
+        meaning = machine, given.classes is not None, given.mean, given.scale
+        channels, batch = machine.partition.sizes[0], {0: torch.export.Dim("batch")}
+        if isinstance(machine, RecurrentMachine):
+            inputs = dict(x=(torch.zeros(2, channels), batch), state=(machine.initial_state(2), batch))
+            export.write(StepPrediction(*meaning), path, inputs, ["prediction", "next_state"])
+            return
+        x, dynamic = torch.zeros(2, channels), batch
+        if machine.kind == "conv" and given.image:
+            x = torch.zeros(2, *given.image)
+        elif machine.kind == "conv":
+            x, dynamic = torch.zeros(2, 7, channels), batch | {1: torch.export.Dim("time")}
+        export.write(Prediction(*meaning), path, {"x": (x, dynamic)}, ["prediction"])
 
     def predict(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Predictions for rows with the columns of the data, in any order.
@@ -105,8 +107,8 @@ def train(
 ) -> Trained:
     """Train a machine, and the classical network with as many parameters, and measure both on rows they never saw.
 
-    `data` is "digits", "diabetes", "sunspots", a CSV or Parquet file, or a data frame with a `target` column. `sizes` are
-    the blocks between inputs and outputs. What is None is chosen by the data. `out` keeps the run, with a report;
+    `data` is "digits", "diabetes", "sunspots", a CSV or Parquet file, or a data frame with a `target` column. `sizes`
+    are the blocks between inputs and outputs. What is None is chosen by the data. `out` keeps the run, with a report;
     `resume` goes on with a run that was stopped.
     """
     given: dict[str, Any] = dict(target=target, task=task, machine=machine, activation=activation, lags=lags, lr=lr)
@@ -115,141 +117,55 @@ def train(
     folder = None if out is None else Path(out)
     with processes():
         if resume:
-            data, given = _resumed(folder, data, given)
-        learned = read("digits" if data is None else data, given["target"], given["task"])
-        name = os.fspath(data) if isinstance(data, str | os.PathLike) else "digits" if data is None else "a data frame"
-        settings = _settings(given, learned, name)
-        if resume and settings.digest != _settings_of(cast(Path, folder)).digest:
-            raise ValueError(f"{name} has changed since the run in {folder} began")
-        plan = _prepare(learned, settings)
-        if folder is None:
-            with tempfile.TemporaryDirectory(prefix="resolvent-") as temporary:
-                return _run(learned, settings, plan, same_for_all(Path(temporary)), progress, keep=False)
-        if not resume:
-            _require_free(folder)
-        return _run(learned, settings, plan, folder, progress, keep=True)
+            data, given = resumed(folder, data, given)
+        data = "digits" if data is None else data
+        learned = read(data, given["target"], given["task"])
+        settings = choose(given, learned, "a data frame" if isinstance(data, pd.DataFrame) else os.fspath(data))
+        if resume and settings.digest != settings_of(cast(Path, folder)).digest:
+            raise ValueError(f"{settings.data} has changed since the run in {folder} began")
+        parts = divide(learned, settings)
+        networks = {
+            (name, s): _network(learned, settings, parts, s, name == "sequential")
+            for s in range(settings.seed, settings.seed + settings.seeds)
+            for name in ("machine", "sequential")
+        }
+        if folder is not None and not resume and rank() == 0:
+            require_free(folder)
+        if progress and rank() == 0:
+            _announce(learned, settings, networks["machine", settings.seed].machine)
+        if folder is not None:  # only here, where all is known to be well, the first file is written
+            return _run(learned, settings, parts, networks, folder, progress)
+        with tempfile.TemporaryDirectory(prefix="resolvent-") as temporary:
+            trained = _run(learned, settings, parts, networks, same_for_all(Path(temporary)), progress)
+            return trained._replace(folder=None)
 
 
 def open_run(folder: str | os.PathLike) -> Trained:
     """A finished run: its machine, metrics and preprocessing."""
     folder = Path(folder)
     if not (folder / METRICS).is_file():
-        unfinished = (folder / SETTINGS).is_file()
-        raise FileNotFoundError(
-            f"the run in {folder} is not finished: go on with --resume" if unfinished else f"{folder} is not a run"
-        )
-    machine, metrics = load(folder), _read_json(folder / METRICS)
+        reason = "is not finished: go on with --resume" if is_unfinished(folder) else "is not one"
+        raise FileNotFoundError(f"{folder} should be the folder of a run, but {reason}")
+    machine, metrics = load(folder), read_json(folder / METRICS)
     if not isinstance(machine, StructuredMachine):
         raise ValueError(f"{folder} has a sum of machines, a run has one machine")
     try:
-        preprocessing = Preprocessing.from_json(_read_json(folder / PREPROCESSING))
+        preprocessing = Preprocessing.from_json(read_json(folder / PREPROCESSING))
     except ValueError as error:
         raise ValueError(f"{folder / PREPROCESSING}: {error}") from None
     return Trained(machine.requires_grad_(False), metrics, preprocessing, folder)
 
 
-def is_unfinished(folder: Path) -> bool:
-    return (folder / SETTINGS).is_file() and not (folder / METRICS).is_file()
-
-
-class _Plan(NamedTuple):
-    """The rows of each part, what makes numbers of them, and these numbers."""
-
-    parts: dict[str, np.ndarray]
-    preprocessing: Preprocessing
-    inputs: Tensor
-    goals: Tensor
-
-
-def _settings(given: dict[str, Any], data: Data, name: str) -> Settings:
-    """What was given, and defaults for what was not."""
-    kind = given["machine"] or ("conv" if data.image else "recurrent" if data.task == "forecast" else "dense")
-    kinds = {"forecast": ("recurrent", "conv")}.get(data.task, ("conv", "dense") if data.image else ("dense",))
-    if kind not in ("dense", "conv", "recurrent"):
-        raise ValueError(f"machine={kind!r} is unknown: use dense, conv or recurrent")
-    if kind not in kinds:
-        what = "a series" if data.task == "forecast" else "images" if data.image else "rows of a table"
-        raise ValueError(f"a {kind} machine cannot learn {data.task} from {what}: use {' or '.join(kinds)}")
-    series = data.task == "forecast"
-    if given["lags"] is not None and not series:
-        raise ValueError(f"lags={given['lags']} is for series, this is {data.task}")
-    if given["device"] not in (None, "auto", "cpu", "cuda"):
-        raise ValueError(f"device={given['device']!r} is unknown: use auto, cpu or cuda")
-    if given["device"] == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device='cuda' was asked for, PyTorch finds no GPU")
-    best = "cuda" if torch.cuda.is_available() else "cpu"
-    defaults: dict[str, Any] = dict(
-        sizes=(16, 16, 16) if kind == "conv" else (16, 16) if kind == "recurrent" else (32, 32),
-        activation="tanh" if series else "relu",
-        connections="all",
-        epochs=200 if series else 40 if kind == "conv" else 60,
-        lr=3e-3,
-        batch_size=32,
-        seed=0,
-        seeds=1,
-    )
-    values = {key: value for key, value in given.items() if value is not None}
-    lags = given["lags"] if given["lags"] is not None else 3 if series else None
-    chosen = dict(task=data.task, machine=kind, lags=lags, digest=data.digest(), data=name, target=given["target"])
-    settings = Settings(
-        **(defaults | values | chosen | dict(device=best if given["device"] in (None, "auto") else given["device"]))
-    )
-    for key, least in (("epochs", 1), ("batch_size", 1), ("seeds", 1), ("seed", 0), ("lags", 0)):
-        value = getattr(settings, key)
-        if value is not None and value < least:
-            raise ValueError(f"{key}={value} must be at least {least}")
-    if not 0 < settings.lr < float("inf"):
-        raise ValueError(f"lr={settings.lr} must be positive")
-    return settings
-
-
-def _prepare(data: Data, settings: Settings) -> _Plan:
-    rows = np.arange(len(data.target))
-    if data.task == "forecast":
-        if data.time is not None and not (data.time.is_monotonic_increasing and data.time.is_unique):
-            raise ValueError(f"the rows are not in order of {data.time.name!r}: sort them first")
-        ends = [round(len(rows) * share) for share in (0.65, 0.8)]
-        train, validation, test = np.split(rows, ends)
-        if len(train) <= cast(int, settings.lags) + 1:
-            raise ValueError(
-                f"{data.name} has {len(rows)} steps, {len(train)} of them to train on: lags={settings.lags} is too long"
-            )
-    else:
-        classes = data.target if data.task == "classification" else None
-        rest, test = train_test_split(rows, test_size=0.2, random_state=settings.seed, stratify=classes)
-        classes = None if classes is None else classes.iloc[rest]
-        train, validation = train_test_split(rest, test_size=0.2, random_state=settings.seed, stratify=classes)
-    parts = dict(train=train, validation=validation, test=test)
-    preprocessing = fit_preprocessing(data, train)
-    inputs = torch.tensor(preprocessing.inputs(data.inputs), dtype=torch.float32)
-    goals = torch.tensor(preprocessing.goals(data.target))
-    return _Plan(parts, preprocessing, inputs, goals if not goals.is_floating_point() else goals.float())
-
-
-def _rows(plan: _Plan, part: str) -> Rows:
-    """A part to learn from: its rows; of a series, stretches with the next value for target, or all that leads to it."""
-    rows = plan.parts[part]
-    if plan.preprocessing.task != "forecast":
-        return Rows(plan.inputs[rows], plan.goals[rows])
-    following = torch.cat([plan.goals[1:], plan.goals.new_full((1, 1), torch.nan)])
-    if part == "train":
-        length = min(WINDOW, len(rows) - 1)
-        starts = range(0, len(rows) - length, max(1, len(rows) // MOST_WINDOWS))
-        return Rows(*(torch.stack([x[i : i + length] for i in starts]) for x in (plan.inputs, following)))
-    counted = torch.zeros(len(plan.inputs), 1, dtype=torch.bool)
-    counted[rows - 1] = True
-    last = rows[-1] + 1
-    return Rows(plan.inputs[None, :last], following.where(counted, torch.nan)[None, :last])
-
-
-def _network(data: Data, settings: Settings, plan: _Plan, seed: int, sequential: bool) -> Network:
-    outputs = 1 if plan.preprocessing.classes is None else len(plan.preprocessing.classes)
-    options: dict[str, Any] = dict(lags=settings.lags) if settings.machine == "recurrent" else {}
-    if settings.machine == "conv":
-        series = dict(kernel_size=cast(int, settings.lags or 0) + 1, padding="causal")
-        options = dict(kernel_size=(3, 3)) if data.image else series
-    channels = data.image[0] if data.image and settings.machine == "conv" else plan.inputs[0].numel()
-    channels = plan.inputs.shape[-1] if data.task == "forecast" else channels
+def _network(data: Data, settings: Settings, parts: Parts, seed: int, sequential: bool) -> Network:
+    outputs = 1 if parts.preprocessing.classes is None else len(parts.preprocessing.classes)
+    series, options = data.task == "forecast", {}
+    if settings.machine == "recurrent":
+        options = dict(lags=settings.lags)
+    elif settings.machine == "conv":
+        options = dict(kernel_size=(settings.lags or 0) + 1, padding="causal") if series else dict(kernel_size=(3, 3))
+    channels = parts.inputs.shape[1 if settings.machine == "conv" and not series else -1]
+    if data.image and settings.machine == "dense":
+        channels = parts.inputs[0].numel()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = build(
@@ -258,22 +174,22 @@ def _network(data: Data, settings: Settings, plan: _Plan, seed: int, sequential:
         return sequential_like(network.machine) if sequential else network
 
 
-def _run(data: Data, settings: Settings, plan: _Plan, folder: Path, progress: bool, keep: bool) -> Trained:
-    names = ("machine", "sequential")
-    networks = {
-        (name, seed): _network(data, settings, plan, seed, name == "sequential")
-        for seed in range(settings.seed, settings.seed + settings.seeds)
-        for name in names
-    }  # before anything is written, so that bad settings leave nothing behind
-    if progress and _rank() == 0:
-        _announce(data, settings, networks["machine", settings.seed].machine)
-    folder.mkdir(parents=True, exist_ok=True)
-    if _rank() == 0:
-        _write_json(folder / SETTINGS, asdict(settings))
-    train, validation = _rows(plan, "train"), _rows(plan, "validation")
+def _run(
+    data: Data,
+    settings: Settings,
+    parts: Parts,
+    networks: dict[tuple[str, int], Network],
+    folder: Path,
+    progress: bool,
+) -> Trained:
+    if rank() == 0:
+        write_settings(folder, settings)
+    train, validation = rows_of(parts, "train"), rows_of(parts, "validation")
+    test = parts.rows["test"]
     metrics: dict[str, Any] = dict(data=settings.data, task=data.task, target=str(data.target.name))
-    metrics |= dict(rows={part: len(rows) for part, rows in plan.parts.items()}, notes=list(data.notes))
-    histories, outputs = {}, {}
+    metrics |= dict(rows={part: len(rows) for part, rows in parts.rows.items()}, notes=list(data.notes))
+    curves: dict[str, list[dict[str, float]]] = {}
+    predicted = None
     for (name, seed), network in networks.items():
         history = fit(
             network,
@@ -286,33 +202,28 @@ def _run(data: Data, settings: Settings, plan: _Plan, folder: Path, progress: bo
             seed=seed,
             device=settings.device,
             title=f"{name}, seed {seed}" if settings.seeds > 1 else name,
-            progress=progress and _rank() == 0,
+            progress=progress and rank() == 0,
         )
-        histories[name, seed], outputs[name, seed] = history, _test_outputs(network, plan)
-    for name in names:
-        first = networks[name, settings.seed].machine
-        metrics[name] = dict(sizes=list(first.partition.sizes), parameters=parameters_read(first), seeds=[])
-        for seed in range(settings.seed, settings.seed + settings.seeds):
-            losses = [epoch["val_loss"] for epoch in histories[name, seed]]
-            scores = measure(plan.preprocessing, data.target.iloc[plan.parts["test"]], outputs[name, seed])
-            best = int(np.argmin(losses))
-            metrics[name]["seeds"].append(dict(seed=seed, epochs=len(losses), best_epoch=best + 1, **scores))
-    metrics["naive"] = naive(plan.preprocessing, data.target, plan.parts)
+        outputs = _test_outputs(network, parts)
+        if name not in curves:  # the first seed's, which is the one shown
+            sizes, count = list(network.machine.partition.sizes), parameters_read(network.machine)
+            metrics[name], curves[name] = dict(sizes=sizes, parameters=count, seeds=[]), history
+            predicted = parts.preprocessing.predictions(outputs) if predicted is None else predicted
+        best = min(range(len(history)), key=lambda epoch: history[epoch]["val_loss"])
+        scores = measure(parts.preprocessing, data.target.iloc[test], outputs)
+        metrics[name]["seeds"].append(dict(seed=seed, epochs=len(history), best_epoch=best + 1, **scores))
+    metrics["naive"] = naive(parts.preprocessing, data.target, parts.rows)
     metrics["verdict"] = verdict(metrics)
     machine = networks["machine", settings.seed].machine.requires_grad_(False)
-    if keep and _rank() == 0:
+    if rank() == 0:
         machine.save(folder)
-        _write_json(folder / PREPROCESSING, plan.preprocessing.to_json())
-        curves = {name: histories[name, settings.seed] for name in names}
-        test = plan.parts["test"]
+        write_json(folder / PREPROCESSING, parts.preprocessing.to_json())
         truth = data.target.iloc[test].to_numpy()
-        predicted = plan.preprocessing.predictions(outputs["machine", settings.seed])
         times = None if data.time is None else data.time.iloc[test].to_numpy()
-        write_report(
-            folder, machine, metrics, asdict(settings), curves, plan.preprocessing.classes, truth, predicted, times
-        )
-        _write_json(folder / METRICS, metrics)  # the last one: with it the run is finished
-    return Trained(machine, metrics, plan.preprocessing, folder if keep else None)
+        shown = parts.preprocessing.classes, truth, cast(np.ndarray, predicted), times
+        write_report(folder, machine, metrics, asdict(settings), curves, *shown)
+        write_json(folder / METRICS, metrics)  # the last one: with it the run is finished
+    return Trained(machine, metrics, parts.preprocessing, folder)
 
 
 def _announce(data: Data, settings: Settings, machine: StructuredMachine) -> None:
@@ -324,83 +235,13 @@ def _announce(data: Data, settings: Settings, machine: StructuredMachine) -> Non
         print(note)
 
 
-def _test_outputs(network: Network, plan: _Plan) -> np.ndarray:
-    rows = plan.parts["test"]
-    if plan.preprocessing.task == "forecast":
-        return _outputs(network, plan.inputs[None])[0, rows - 1].numpy()
-    return _outputs(network, plan.inputs[rows]).numpy()
+def _test_outputs(network: Network, parts: Parts) -> np.ndarray:
+    rows = parts.rows["test"]
+    if parts.preprocessing.task == "forecast":
+        return _outputs(network, parts.inputs[None])[0, rows - 1].numpy()
+    return _outputs(network, parts.inputs[rows]).numpy()
 
 
 @torch.no_grad()
 def _outputs(network: Network, inputs: Tensor) -> Tensor:
     return network(inputs)
-
-
-def _resumed(folder: Path | None, data: Any, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The data and settings of the run in the folder, which nothing given may contradict."""
-    if folder is None:
-        raise ValueError("resume needs out, the folder of the run to go on with")
-    if (folder / METRICS).is_file():
-        raise ValueError(f"the run in {folder} is finished")
-    before = asdict(_settings_of(folder))
-    if data is not None and not isinstance(data, pd.DataFrame) and os.fspath(data) != before["data"]:
-        raise ValueError(f"the run in {folder} has data={before['data']!r}, not {os.fspath(data)!r}")
-    for key, value in given.items():
-        if value is not None and value != before[key] and not (key == "device" and value == "auto"):
-            raise ValueError(f"the run in {folder} has {key}={before[key]!r}, not {value!r}")
-    return before["data"] if data is None else data, {key: before[key] for key in given}
-
-
-def _settings_of(folder: Path) -> Settings:
-    if not (folder / SETTINGS).is_file():
-        raise FileNotFoundError(f"{folder} has no run to go on with")
-    values = _read_json(folder / SETTINGS)
-    if not isinstance(values, dict) or set(values) != {field.name for field in fields(Settings)}:
-        raise ValueError(f"{folder / SETTINGS} does not have the settings of a run")
-    return Settings(**(values | dict(sizes=tuple(values["sizes"]))))
-
-
-def _require_free(folder: Path) -> None:
-    if _rank() == 0 and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        hint = "go on with it by --resume" if is_unfinished(folder) else "name another one"
-        raise ValueError(f"out={folder} exists and is not empty: {hint}")
-
-
-def _rank() -> int:
-    return int(os.environ.get("RANK", 0))
-
-
-def same_for_all(folder: Path) -> Path:
-    """The first process's folder, in all of them."""
-    if not dist.is_initialized():
-        return folder
-    shared = [folder]
-    dist.broadcast_object_list(shared)
-    return shared[0]
-
-
-@contextmanager
-def processes() -> Iterator[None]:
-    """Where torchrun started several processes, they form a group, which Lightning then uses."""
-    if int(os.environ.get("WORLD_SIZE", 1)) == 1 or dist.is_initialized():
-        yield
-        return
-    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
-    try:
-        yield
-        dist.barrier()
-    finally:
-        dist.destroy_process_group()
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
-
-
-def _write_json(path: Path, content: Any) -> None:
-    aside = path.with_name(f"{path.name}.new")
-    aside.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    aside.replace(path)

@@ -1,0 +1,36 @@
+"""Several processes that train together, as torchrun starts them."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+
+def rank() -> int:
+    return int(os.environ.get("RANK", 0))
+
+
+def same_for_all(folder: Path) -> Path:
+    """The first process's folder, in all of them."""
+    if not dist.is_initialized():
+        return folder
+    shared = [folder]
+    dist.broadcast_object_list(shared)
+    return shared[0]
+
+
+@contextmanager
+def processes() -> Iterator[None]:
+    """Where torchrun started several processes, they form a group, which Lightning then uses."""
+    if int(os.environ.get("WORLD_SIZE", 1)) == 1 or dist.is_initialized():
+        yield
+        return
+    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+    try:
+        yield
+        dist.barrier()
+    finally:
+        dist.destroy_process_group()
