@@ -4,7 +4,7 @@ BIN := .venv/bin
 .PHONY: run test bench format clean
 
 run: .venv/installed
-	$(BIN)/python examples/polynomial.py
+	$(BIN)/resolvent train
 
 # jaxtyping's run-time checks break torch.compile, so the marked tests run in a pass of their own without them.
 test: .venv/installed
@@ -15,7 +15,7 @@ test: .venv/installed
 	$(BIN)/pytest -q -n 2 -m unchecked
 
 bench: .venv/installed
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/resolvent bench --out benchmarks/results
 
 format: .venv/installed
 	$(BIN)/ruff check --fix .
@@ -23,7 +23,7 @@ format: .venv/installed
 
 .venv/installed: pyproject.toml constraints.txt setup.py src/resolvent/native.cpp
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[examples,onnx,dev]"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,onnx,dev]"
 	touch $@
 
 clean:

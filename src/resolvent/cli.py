@@ -8,7 +8,6 @@ import webbrowser
 from pathlib import Path
 from typing import Annotated, Literal
 
-import torch
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -235,8 +234,8 @@ def _first() -> bool:
 
 def run() -> None:
     """The command; what is wrong with the input is said in one line."""
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    torch.set_num_interop_threads(1)
+    for library in ("lightning.pytorch", "torch.onnx"):
+        logging.getLogger(library).setLevel(logging.ERROR)
     try:
         app()
     except (ValueError, TypeError, OSError) as error:

@@ -101,7 +101,7 @@ def weights(machine: StructuredMachine) -> Figure:
             axes.axis("off")
             continue
         scale = dict(cmap="RdBu_r", vmin=-limit, vmax=limit) if signed else dict(cmap="Blues", vmin=0, vmax=limit)
-        image = axes.imshow(panels[lag], interpolation="nearest", **scale)
+        image = axes.imshow(panels[lag].numpy(), interpolation="nearest", **scale)
         for edge in edges:
             axes.axhline(edge, color="0.4", linewidth=0.5)
             axes.axvline(edge, color="0.4", linewidth=0.5)

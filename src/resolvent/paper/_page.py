@@ -86,17 +86,16 @@ def formulas(f: Sum) -> list[list[str]]:
 
 
 def timings(measured: dict[str, list[dict[str, str]]]) -> list[list[str]]:
-    """The paper's table: the machine's explicit passes, the loop and the authors' numbers."""
+    """The paper's table, with its twelve rows: the machine's explicit passes, the loop and the authors' numbers."""
     table = [["case", "device"]]
     table[0] += [
         f"{column}, {who}" for who in ("machine", "loop", "authors") for column in ("forward", "backward", "ratio")
     ]
-    for device, rows in measured.items():
-        ours, loop = (benchmark.times(rows, device, program) for program in ("passes", "loop"))
-        for case, pair in ours.items():
-            pairs = (pair, loop[case], benchmark.AUTHORS[case, device])
-            cells = [cell for a, b in pairs for cell in (f"{a:,.0f}", f"{b:,.0f}", f"{b / a:.2f}")]
-            table.append([case, device, *cells])
+    for (case, device), authors in benchmark.AUTHORS.items():
+        rows = measured.get(device, [])
+        pairs = [benchmark.times(rows, device, program).get(case) for program in ("passes", "loop")]
+        cells = ((f"{p[0]:,.0f}", f"{p[1]:,.0f}", f"{p[1] / p[0]:.2f}") if p else ("–",) * 3 for p in (*pairs, authors))
+        table.append([case, device, *(cell for three in cells for cell in three)])
     return table
 
 

@@ -44,10 +44,10 @@ def draw(train_points: Tensor, target: Tensor, prediction: Tensor, losses: list[
         ("machine - polynomial", prediction - target, dict(cmap="RdBu")),
     ]
     for axis, (title, values, options) in zip(axes, panels, strict=False):
-        image = axis.imshow(values.reshape(n, n).T, origin="lower", extent=(0, 1, 0, 1), **options)
+        image = axis.imshow(values.reshape(n, n).T.numpy(), origin="lower", extent=(0, 1, 0, 1), **options)
         axis.set(title=title, xlabel="x", ylabel="y")
         figure.colorbar(image, ax=axis)
-    axes[0].plot(*train_points.T, "k.", markersize=4, clip_on=False)
+    axes[0].plot(*train_points.T.numpy(), "k.", markersize=4, clip_on=False)
     axes[3].semilogy(losses)
     axes[3].set(title="mean squared error", xlabel="step")
     return figure

@@ -126,7 +126,7 @@ def check(frame: pd.DataFrame, target: str, task: str | None, name: str) -> Data
     frame, times = _without_times(frame, target)
     task = task or _task(goal, times)
     if goal.nunique() == 1:
-        raise ValueError(f"target {target!r} is {goal.iloc[0]!r} in every row: there is nothing to learn")
+        raise ValueError(f"target {target!r} is {goal.tolist()[0]!r} in every row: there is nothing to learn")
     if task == "classification":
         counts = goal.value_counts()
         if len(counts) > MOST_CATEGORIES:
@@ -136,10 +136,11 @@ def check(frame: pd.DataFrame, target: str, task: str | None, name: str) -> Data
             )
         if counts.iloc[-1] < 4:
             raise ValueError(
-                f"class {counts.index[-1]!r} of target {target!r} has {counts.iloc[-1]} rows, each needs at least 4"
+                f"class {counts.index.tolist()[-1]!r} of target {target!r} has {counts.iloc[-1]} rows, "
+                "each needs at least 4"
             )
     elif not types.is_numeric_dtype(goal) or types.is_bool_dtype(goal):
-        raise ValueError(f"target {target!r} must be numbers for {task}, the first row has {goal.iloc[0]!r}")
+        raise ValueError(f"target {target!r} must be numbers for {task}, the first row has {goal.tolist()[0]!r}")
     for column in frame.select_dtypes("number"):
         infinite = ~np.isfinite(frame[column].to_numpy(float, na_value=0))
         if infinite.any():

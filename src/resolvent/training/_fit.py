@@ -1,6 +1,7 @@
 """Training, by Lightning: it goes on from its last checkpoint, with the numbers of a run that was never stopped."""
 
 import json
+import math
 import os
 import warnings
 from collections.abc import Sequence
@@ -120,11 +121,12 @@ def fit(
             (folder / f"{FINISHED}.new").write_text(text)
             (folder / f"{FINISHED}.new").replace(folder / FINISHED)
         trainer.strategy.barrier()
-    if not (folder / "best.ckpt").is_file():
+    history = json.loads((folder / FINISHED).read_text())
+    if not any(math.isfinite(epoch["val_loss"]) for epoch in history):
         raise ValueError(f"training diverged: its loss is not finite. A smaller learning rate than {lr} may help")
     best = torch.load(folder / "best.ckpt", map_location="cpu", weights_only=True)["state_dict"]
     training.cpu().load_state_dict(best)
-    return json.loads((folder / FINISHED).read_text())
+    return [epoch for epoch in history if math.isfinite(epoch["val_loss"])]
 
 
 def _loader(rows: Rows, **options: Any) -> DataLoader:

@@ -58,7 +58,9 @@ class Trained(NamedTuple):
         meaning = machine, given.classes is not None, given.mean, given.scale
         channels, batch = machine.partition.sizes[0], {0: torch.export.Dim("batch")}
         if isinstance(machine, RecurrentMachine):
-            inputs = dict(x=(torch.zeros(2, channels), batch), state=(machine.initial_state(2), batch))
+            inputs = dict(
+                x=(torch.zeros(2, channels), batch), state=(machine.initial_state(2), {0: torch.export.Dim.AUTO})
+            )
             export.write(StepPrediction(*meaning), path, inputs, ["prediction", "next_state"])
             return
         x, dynamic = torch.zeros(2, channels), batch
@@ -115,7 +117,7 @@ def train(
     given |= dict(connections=connections, epochs=epochs, batch_size=batch_size, seed=seed, seeds=seeds, device=device)
     given |= dict(sizes=None if sizes is None else tuple(sizes))
     folder = None if out is None else Path(out)
-    with processes():
+    with processes(), torch.random.fork_rng(devices=[]):  # the caller's random numbers stay the caller's
         if resume:
             data, given = resumed(folder, data, given)
         data = "digits" if data is None else data
@@ -134,10 +136,9 @@ def train(
         if progress and rank() == 0:
             _announce(learned, settings, networks["machine", settings.seed].machine)
         if folder is not None:  # only here, where all is known to be well, the first file is written
-            return _run(learned, settings, parts, networks, folder, progress)
+            return _run(learned, settings, parts, networks, folder, progress, keep=True)
         with tempfile.TemporaryDirectory(prefix="resolvent-") as temporary:
-            trained = _run(learned, settings, parts, networks, same_for_all(Path(temporary)), progress)
-            return trained._replace(folder=None)
+            return _run(learned, settings, parts, networks, same_for_all(Path(temporary)), progress, keep=False)
 
 
 def open_run(folder: str | os.PathLike) -> Trained:
@@ -166,12 +167,11 @@ def _network(data: Data, settings: Settings, parts: Parts, seed: int, sequential
     channels = parts.inputs.shape[1 if settings.machine == "conv" and not series else -1]
     if data.image and settings.machine == "dense":
         channels = parts.inputs[0].numel()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        network = build(
-            settings.machine, channels, settings.sizes, outputs, settings.activation, settings.connections, **options
-        )
-        return sequential_like(network.machine) if sequential else network
+    torch.manual_seed(seed)
+    network = build(
+        settings.machine, channels, settings.sizes, outputs, settings.activation, settings.connections, **options
+    )
+    return sequential_like(network.machine) if sequential else network
 
 
 def _run(
@@ -181,6 +181,7 @@ def _run(
     networks: dict[tuple[str, int], Network],
     folder: Path,
     progress: bool,
+    keep: bool,
 ) -> Trained:
     if rank() == 0:
         write_settings(folder, settings)
@@ -215,7 +216,7 @@ def _run(
     metrics["naive"] = naive(parts.preprocessing, data.target, parts.rows)
     metrics["verdict"] = verdict(metrics)
     machine = networks["machine", settings.seed].machine.requires_grad_(False)
-    if rank() == 0:
+    if keep and rank() == 0:
         machine.save(folder)
         write_json(folder / PREPROCESSING, parts.preprocessing.to_json())
         truth = data.target.iloc[test].to_numpy()
@@ -223,7 +224,7 @@ def _run(
         shown = parts.preprocessing.classes, truth, cast(np.ndarray, predicted), times
         write_report(folder, machine, metrics, asdict(settings), curves, *shown)
         write_json(folder / METRICS, metrics)  # the last one: with it the run is finished
-    return Trained(machine, metrics, parts.preprocessing, folder)
+    return Trained(machine, metrics, parts.preprocessing, folder if keep else None)
 
 
 def _announce(data: Data, settings: Settings, machine: StructuredMachine) -> None:

@@ -1,0 +1,159 @@
+"""The command: what it prints, writes and refuses."""
+
+import sys
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from resolvent import cli
+from resolvent.training import open_run, read
+
+pytestmark = pytest.mark.unchecked
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, tmp_path):
+    """Runs `resolvent …` in an empty folder; returns the exit status, what was printed, and what was complained."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli.console, "_width", 200)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["resolvent", *map(str, arguments)])
+        with pytest.raises(SystemExit) as left:
+            cli.run()
+        return left.value.code or 0, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Small finished runs, by the name of their data."""
+    from resolvent.training import train
+
+    folder = tmp_path_factory.mktemp("runs")
+    for name in ("digits", "diabetes", "sunspots"):
+        train(name, epochs=1, sizes=(4, 4), out=folder / name)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["train", "predict", "show", "export", "bench", "paper"])
+def test_each_command_has_help_with_an_example(name, command):
+    status, output, _ = command(name, "--help")
+    assert status == 0
+    assert f"Example: resolvent {name}" in output
+
+
+def test_unknown_options_and_values_are_refused(command):
+    status, _, complaint = command("train", "--epoch", 3)
+    assert status == 2
+    assert "No such option" in complaint
+    status, _, complaint = command("train", "--machine", "transformer")
+    assert status == 2
+    assert "'dense', 'conv', 'recurrent'" in complaint
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "nothing.csv"], "error: nothing.csv does not exist; embedded are digits, diabetes, sunspots\n"),
+        (["train", "--sizes", "4;4"], "error: --sizes '4;4' must be whole numbers with commas between, as 64,64,64\n"),
+        (["train", "--resume"], "error: there is no unfinished run of digits in runs: name its folder with --out\n"),
+        (["predict", "nothing", "digits"], "error: nothing should be the folder of a run, but is not one\n"),
+        (["show", "nothing"], "error: nothing should be the folder of a run, but is not one\n"),
+        (["export", "nothing", "--onnx", "a"], "error: nothing should be the folder of a run, but is not one\n"),
+        (["bench", "--only", "nothing"], "error: no case for cpu has 'nothing' in its name: dense small, dense medium"),
+    ],
+)
+def test_bad_input_is_one_line_and_writes_nothing(arguments, message, command, tmp_path):
+    status, _, complaint = command(*arguments)
+    assert status == 1
+    assert complaint.startswith(message)
+    assert complaint.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_train_writes_to_the_next_free_folder(command, tmp_path):
+    for folder in ("diabetes", "diabetes-2"):
+        status, output, _ = command("train", "diabetes", "--epochs", 1, "--sizes", "4,4")
+        assert status == 0
+        assert "diabetes: regression of 'progression', 442 rows, 10 columns" in output
+        assert "dense machine 10 → 4 → 4 → 1, depth 7" in output
+        assert "was better by" in output
+        assert f"report in runs/{folder}/report.html" in output
+        assert (tmp_path / "runs" / folder / "report.html").is_file()
+
+
+def test_predict_takes_columns_in_any_order_and_names_missing_ones(command, runs, tmp_path):
+    table = read("diabetes").inputs
+    table[table.columns[::-1]].to_csv(tmp_path / "new.csv", index=False)
+    status, output, _ = command("predict", runs / "diabetes", "new.csv", "--out", "predicted.csv")
+    assert (status, output) == (0, "442 predictions of progression in predicted.csv\n")
+    expected = open_run(runs / "diabetes").predict(table)
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "predicted.csv"), expected, check_dtype=False, rtol=1e-4)
+    table.drop(columns=["bmi", "s1"]).to_csv(tmp_path / "new.csv", index=False)
+    status, _, complaint = command("predict", runs / "diabetes", "new.csv")
+    assert (status, complaint) == (1, "error: the data lacks the columns bmi, s1\n")
+    status, _, complaint = command("predict", runs / "diabetes", "diabetes", "--out", "no/where.csv")
+    assert (status, complaint) == (1, "error: the folder no does not exist\n")
+
+
+def test_show_prints_the_machine_and_writes_its_pictures(command, runs, tmp_path):
+    status, output, _ = command("show", runs / "sunspots", "--pictures", "pictures")
+    assert status == 0
+    for text in ("1 → 4 → 4 → 1", "[identity, tanh, tanh, identity]", "depth", "strongest shortcuts", "at lag", "rmse"):
+        assert text in output
+    assert {path.name for path in (tmp_path / "pictures").iterdir()} == {"weights.svg", "network.svg"}
+
+
+@pytest.mark.parametrize("name", ["digits", "diabetes"])
+def test_an_exported_run_predicts_the_same(name, command, runs, tmp_path):
+    import onnxruntime
+
+    status, output, _ = command("export", runs / name, "--onnx", "net.onnx")
+    assert status == 0
+    assert "preprocessing.json" in output
+    trained = open_run(runs / name)
+    x = trained.preprocessing.inputs(read(name).inputs)[:5].astype(np.float32)
+    actual: Any
+    (actual,) = onnxruntime.InferenceSession(tmp_path / "net.onnx").run(["prediction"], {"x": x})
+    expected = trained.predict(read(name).inputs.head(5))
+    expected = expected.iloc[:, 1:] if name == "digits" else expected[["prediction"]]
+    np.testing.assert_allclose(actual, expected.to_numpy(float), rtol=1e-4, atol=1e-5)
+
+
+def test_an_exported_series_goes_step_by_step(command, runs, tmp_path):
+    import onnxruntime
+
+    assert command("export", runs / "sunspots", "--onnx", "net.onnx")[0] == 0
+    trained = open_run(runs / "sunspots")
+    session = onnxruntime.InferenceSession(tmp_path / "net.onnx")
+    x = trained.preprocessing.inputs(read("sunspots").inputs)[:9].astype(np.float32)
+    state = np.zeros((1, 3, trained.machine.partition.total), np.float32)
+    predicted = []
+    for row in x:
+        value: Any
+        value, state = session.run(["prediction", "next_state"], {"x": row[None], "state": state})
+        predicted.append(float(value[0, 0]))
+    expected = trained.predict(read("sunspots").inputs.head(9))["prediction"]
+    np.testing.assert_allclose(predicted, expected, rtol=1e-4)
+
+
+def test_bench_measures_and_draws(command, tmp_path):
+    status, output, _ = command("bench", "--quick", "--only", "dense small", "--out", "results")
+    assert status == 0
+    assert "loop" in output
+    assert {path.name for path in (tmp_path / "results").iterdir()} == {"cpu-quick.csv", "runtimes.svg", "ratios.svg"}
+
+
+def test_the_command_says_what_to_install_where_its_libraries_are_missing(monkeypatch):
+    from resolvent.__main__ import main
+
+    monkeypatch.delitem(sys.modules, "resolvent.cli", raising=False)
+    monkeypatch.setitem(sys.modules, "typer", None)
+    with pytest.raises(SystemExit, match=r"error: the command needs typer: pip install 'resolvent\[train\]'"):
+        main()
+    assert torch.is_tensor(torch.ones(1))

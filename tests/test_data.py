@@ -1,0 +1,221 @@
+"""What is wrong with data is said in one sentence before anything is written."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import resolvent as rv
+from resolvent.training import _data, _preprocessing, read
+
+RANDOM = np.random.default_rng(0)
+
+
+def frame(rows=60, **columns):
+    made = dict(a=RANDOM.normal(size=rows), b=RANDOM.choice(["x", "y"], rows), y=RANDOM.normal(size=rows))
+    return pd.DataFrame(made | columns)
+
+
+def write(path, content):
+    if isinstance(content, pd.DataFrame):
+        content.to_csv(path, index=False)
+    elif isinstance(content, bytes):
+        path.write_bytes(content)
+    return path
+
+
+BAD = {
+    "no such file": (None, {}, "data.csv does not exist; embedded are digits, diabetes, sunspots"),
+    "empty": (b"", {}, "data.csv is empty"),
+    "not a table": (b'a,y\n1,2\n"3', {}, "data.csv cannot be read as csv"),
+    "not text": (b"a,y\n\xff\xfe,2\n", {}, "data.csv cannot be read as csv"),
+    "no target": (frame(), dict(target=None), "the target column must be named: the columns are a, b, y"),
+    "another target": (frame(), dict(target="Y1"), "target 'Y1' is no column: the columns are a, b, y"),
+    "a misspelt target": (frame(price=1.0), dict(target="prise"), "target 'prise' is no column: 'price' is"),
+    "a constant target": (frame(y=2.5), {}, "target 'y' is 2.5 in every row: there is nothing to learn"),
+    "one class": (frame(y="yes"), {}, "target 'y' is 'yes' in every row"),
+    "missing in the target": (
+        frame(y=[*range(58), None, None]),
+        {},
+        "target 'y' is missing in 2 of 60 rows, first in row 59: leave them out",
+    ),
+    "ten rows": (frame(10), {}, "data has 10 rows, training needs at least 30"),
+    "no rows": (b"a,y\n", {}, "data has 0 rows, training needs at least 30"),
+    "infinite": (frame(a=[*range(59), np.inf]), {}, "column 'a' has 1 infinite values, first in row 60"),
+    "infinite target": (frame(y=[*range(59), -np.inf]), {}, "column 'y' has 1 infinite values, first in row 60"),
+    "a class of two": (
+        frame(y=["no"] * 58 + ["yes"] * 2),
+        {},
+        "class 'yes' of target 'y' has 2 rows, each needs at least 4",
+    ),
+    "texts to predict": (
+        frame(10_000, y=[f"t{i}" for i in range(10_000)]),
+        {},
+        "target 'y' has 10,000 classes, more than 100",
+    ),
+    "texts as numbers": (
+        frame(y=["a", "b"] * 30),
+        dict(task="regression"),
+        "target 'y' must be numbers for regression",
+    ),
+    "nothing to learn from": (
+        pd.DataFrame(dict(name=[f"n{i}" for i in range(200)], y=RANDOM.normal(size=200))),
+        {},
+        "there is no column to learn 'y' from; column 'name' has 200 different texts",
+    ),
+    "a short series": (
+        frame(40, year=range(40)),
+        dict(lags=30),
+        "data has 40 steps, 26 of them to train on: lags=30 is too long",
+    ),
+    "a series out of order": (
+        frame(date=["2020-01-02", "2020-01-01"] * 30),
+        dict(task="forecast"),
+        "the rows are not in order of 'date': sort them first",
+    ),
+    "a table for a recurrent machine": (
+        frame(),
+        dict(machine="recurrent"),
+        "a recurrent machine cannot learn regression from rows of a table: use dense",
+    ),
+    "lags for a table": (frame(), dict(lags=2), "lags=2 is for series, this is regression"),
+    "an unknown activation": (frame(), dict(activation="tanhh"), "activation 'tanhh' is unknown: use one of"),
+    "an empty block": (frame(), dict(sizes=(4, 0)), "sizes"),
+    "no epochs": (frame(), dict(epochs=0), "epochs=0 must be at least 1"),
+    "no rate": (frame(), dict(lr=0.0), "lr=0.0 must be positive"),
+    "no device": (frame(), dict(device="tpu"), "device='tpu' is unknown: use auto, cpu or cuda"),
+    "no task": (
+        frame(),
+        dict(task="clustering"),
+        "task='clustering' is unknown: use one of classification, regression",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_data_is_refused_by_name_and_leaves_nothing_behind(name, tmp_path):
+    content, options, message = BAD[name]
+    path = write(tmp_path / "data.csv", content) if content is not None else tmp_path / "data.csv"
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises((ValueError, FileNotFoundError)) as raised:
+        rv.train(path, **(dict(target="y", out=tmp_path / "run") | options))
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_file_larger_than_memory_says_what_it_needs(tmp_path, monkeypatch):
+    path = write(tmp_path / "data.csv", frame(1000))
+    monkeypatch.setattr(_data, "available_memory", lambda: 1000)
+    with pytest.raises(
+        ValueError, match=r"has 0\.0 GiB, reading it needs about 0\.0 GiB of memory and 0\.0 GiB are free"
+    ):
+        read(path, "y")
+    monkeypatch.undo()
+    assert _data.available_memory() > 2**20
+
+
+@pytest.mark.parametrize("suffix", [".txt", ""])
+def test_other_files_are_refused(suffix, tmp_path):
+    path = tmp_path / f"data{suffix}"
+    path.write_text("a,y\n1,2\n") if suffix else path.mkdir()
+    with pytest.raises(ValueError, match=r"must be a \.csv or \.parquet file"):
+        read(path, "y")
+
+
+def test_a_damaged_parquet_file_is_refused(tmp_path):
+    (tmp_path / "data.parquet").write_bytes(b"PAR1 and then nothing")
+    with pytest.raises(ValueError, match=r"data\.parquet cannot be read as parquet"):
+        read(tmp_path / "data.parquet", "y")
+
+
+def test_parquet_and_csv_are_the_same_data(tmp_path):
+    frame().to_parquet(tmp_path / "data.parquet")
+    csv = write(tmp_path / "data.csv", pd.read_parquet(tmp_path / "data.parquet"))
+    assert read(tmp_path / "data.parquet", "y").digest() == read(csv, "y").digest()
+    assert read(frame(), "y").digest() != read(csv, "y").digest()
+
+
+def test_prose_and_empty_columns_are_left_out_with_a_note():
+    names = [f"name {i}" for i in range(10_000)]
+    data = read(frame(10_000, name=names, nothing=None), "y")
+    assert list(data.inputs) == ["a", "b"]
+    assert data.notes == (
+        "column 'name' has 10,000 different texts, more than 100, and is left out",
+        "column 'nothing' is empty and is left out",
+    )
+
+
+@pytest.mark.parametrize(
+    ("columns", "task"),
+    [
+        (dict(), "regression"),
+        (dict(y=["a", "b"] * 30), "classification"),
+        (dict(y=[True, False] * 30), "classification"),
+        (dict(y=[0, 1, 2] * 20), "classification"),
+        (dict(y=range(60)), "regression"),
+        (dict(year=range(1960, 2020)), "forecast"),
+        (dict(when=pd.date_range("2020-01-01", periods=60).astype(str)), "forecast"),
+        (dict(when=["2020-01-01"] * 60), "regression"),
+        (dict(year=[2000, 2001] * 30), "regression"),
+    ],
+)
+def test_the_task_is_inferred(columns, task):
+    assert read(frame(**columns), "y").task == task
+
+
+def test_squares_of_numbered_columns_are_images():
+    pixels = {f"pixel{i}": RANDOM.normal(size=60) for i in range(16)}
+    labels = dict(y=["a", "b"] * 30)
+    assert read(pd.DataFrame(pixels | labels), "y").image == (1, 4, 4)
+    assert read(pd.DataFrame(pixels | dict(other=1.0) | labels), "y").image is None
+    assert read("digits").image == (1, 8, 8)
+
+
+class TestPreprocessing:
+    def data(self):
+        table = frame(200, c=RANDOM.choice([True, False], 200), y=RANDOM.choice(["no", "yes"], 200))
+        table.loc[[1, 120], "a"] = np.nan
+        table.loc[[2, 130], "b"] = None
+        return read(table, "y")
+
+    def test_is_what_scikit_learn_computes(self):
+        data = self.data()
+        preprocessing = _preprocessing.fit(data, np.arange(100))
+        transformer = _preprocessing.transformer(data.inputs.iloc[:100])
+        expected: Any = transformer.transform(data.inputs.assign(**_preprocessing._texts(data.inputs.filter(["b"]))))
+        np.testing.assert_allclose(preprocessing.inputs(data.inputs), expected, rtol=1e-12)
+
+    def test_is_fitted_on_the_training_rows_alone(self):
+        data = self.data()
+        before = _preprocessing.fit(data, np.arange(100))
+        data.inputs.loc[100:, "a"] = 1e6
+        assert _preprocessing.fit(data, np.arange(100)) == before
+        data.inputs.loc[:50, "a"] = 1e6
+        assert _preprocessing.fit(data, np.arange(100)) != before
+
+    def test_comes_back_from_json(self):
+        preprocessing = _preprocessing.fit(self.data(), np.arange(100))
+        text = json.dumps(preprocessing.to_json(), allow_nan=False)
+        assert _preprocessing.Preprocessing.from_json(json.loads(text)) == preprocessing
+        for bad in ({}, [], json.loads(text) | dict(version=2), json.loads(text) | dict(extra=1)):
+            with pytest.raises(ValueError, match="not a preprocessing of version 1"):
+                _preprocessing.Preprocessing.from_json(bad)
+
+    def test_takes_columns_in_any_order_and_names_missing_ones(self):
+        data = self.data()
+        preprocessing = _preprocessing.fit(data, np.arange(100))
+        np.testing.assert_array_equal(
+            preprocessing.inputs(data.inputs.filter(["c", "b", "a"])), preprocessing.inputs(data.inputs)
+        )
+        with pytest.raises(ValueError, match="the data lacks the columns a, c"):
+            preprocessing.inputs(data.inputs.filter(["b"]))
+        with pytest.raises(ValueError, match="column 'a' must be numbers, row 1 has 'much'"):
+            preprocessing.inputs(data.inputs.assign(a="much"))
+
+    def test_a_category_it_never_saw_is_no_category(self):
+        data = self.data()
+        preprocessing = _preprocessing.fit(data, np.arange(100))
+        assert (preprocessing.inputs(data.inputs.assign(b="z"))[:, -2:] == 0).all()

@@ -1,0 +1,215 @@
+"""One call trains a machine on data, and can be stopped at any moment."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from tolerance import assert_equal
+
+import resolvent as rv
+from resolvent.training import _measure, _network, open_run, read
+
+PICTURES = {"learning-curve.svg", "weights.svg", "network.svg"}
+FILES = {"machine.json", "weights.safetensors", "preprocessing.json", "settings.json", "metrics.json", "report.html"}
+
+
+def series(steps=120):
+    t = np.arange(steps)
+    return pd.DataFrame(dict(year=1900 + t, other=np.cos(t / 5), level=np.sin(t / 4)))
+
+
+def test_defaults_reach_96_percent_on_digits(tmp_path):
+    trained = rv.train(out=tmp_path / "run")
+    assert isinstance(trained.machine, rv.ConvMachine)
+    (score,) = trained.metrics["machine"]["seeds"]
+    assert score["accuracy"] >= 0.96
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert names == FILES | PICTURES | {"confusion.svg", "checkpoints"}
+    loaded = rv.load(tmp_path / "run")
+    assert_equal(loaded.weight, trained.machine.weight)
+    again = open_run(tmp_path / "run")
+    predicted = again.predict(read("digits").inputs)
+    assert list(predicted.columns) == ["prediction", *(f"probability of {i}" for i in range(10))]
+    assert np.mean(predicted["prediction"].to_numpy() == read("digits").target.to_numpy()) > 0.97
+    np.testing.assert_allclose(predicted.iloc[:, 1:].sum(axis=1).astype(float), 1, rtol=1e-5)
+
+
+def test_a_table_with_categories_and_missing_values(tmp_path):
+    random = np.random.default_rng(0)
+    table = pd.DataFrame(dict(a=random.normal(size=400), b=random.choice(["x", "y", "z"], 400)))
+    table["price"] = 3 * table["a"] + 5.0 * (table["b"] == "y") - 5.0 * (table["b"] == "z") + 100
+    table.loc[::50, "a"] = np.nan
+    trained = rv.train(table, target="price", epochs=30, sizes=(16,), activation="tanh", out=tmp_path / "run")
+    assert isinstance(trained.machine, rv.DenseMachine)
+    assert trained.machine.partition.sizes == (4, 16, 1)
+    assert trained.metrics["machine"]["seeds"][0]["r2"] > 0.9
+    assert (tmp_path / "run" / "predictions.svg").is_file()
+    predicted = trained.predict(table.drop(columns="price")[["b", "a"]])["prediction"]
+    assert np.corrcoef(predicted, table["price"])[0, 1] > 0.95
+
+
+@pytest.mark.parametrize(("machine", "kind"), [(None, rv.RecurrentMachine), ("conv", rv.ConvMachine)])
+def test_a_series_is_forecast_from_its_past_alone(machine, kind, tmp_path):
+    table = series()
+    trained = rv.train(table, target="level", machine=machine, epochs=30, lags=2, out=tmp_path / "run")
+    assert isinstance(trained.machine, kind)
+    assert (tmp_path / "run" / "forecast.svg").is_file()
+    before = trained.predict(table)
+    assert before["row"].tolist() == list(range(2, 122))
+    table.loc[80:, ["level", "other"]] = 9.0
+    after = trained.predict(table)
+    np.testing.assert_array_equal(before["prediction"][:80], after["prediction"][:80])
+    assert not np.allclose(before["prediction"][80:], after["prediction"][80:])
+
+
+def test_sunspots_are_forecast_better_than_by_the_year_before():
+    metrics = rv.train("sunspots").metrics
+    assert metrics["machine"]["seeds"][0]["rmse"] < 0.8 * metrics["naive"]["rmse"]
+
+
+def test_the_measured_forecasts_are_those_of_predict():
+    data = read("sunspots")
+    trained = rv.train("sunspots", epochs=3)
+    steps = trained.metrics["rows"]["test"]
+    predicted = trained.predict(data.inputs)["prediction"].to_numpy()[-steps - 1 : -1]
+    rmse = np.sqrt(np.mean((predicted - data.target.to_numpy()[-steps:]) ** 2))
+    np.testing.assert_allclose(trained.metrics["machine"]["seeds"][0]["rmse"], rmse, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        rv.DenseMachine((10, 32, 32, 1)),
+        rv.DenseMachine((3, 8, 1)),
+        rv.ConvMachine((1, 16, 16, 16, 10), kernel_size=(3, 3)),
+        rv.RecurrentMachine((2, 16, 16, 1), lags=3),
+    ],
+    ids=str,
+)
+def test_the_classical_network_has_as_many_parameters(machine):
+    classical = _network.sequential_like(machine).machine
+    count, other = _network.parameters_read(machine), _network.parameters_read(classical)
+    assert type(classical) is type(machine)
+    assert len(classical.partition) == len(machine.partition)
+    assert abs(count - other) <= 0.12 * count
+    read_part = machine.operator.mask(machine.connections.expand(machine.partition)).sum().item()
+    assert count == read_part + machine.partition.total
+    assert not _network.shortcuts(classical)
+
+
+def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    state = torch.get_rng_state()
+    trained = rv.train("diabetes", epochs=2, seeds=2)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not list(tmp_path.iterdir())
+    assert trained.folder is None
+    assert [run["seed"] for run in trained.metrics["machine"]["seeds"]] == [0, 1]
+    assert "± " in trained.metrics["verdict"]
+
+
+def test_the_same_seed_gives_the_same_numbers():
+    a, b, c = (rv.train("diabetes", epochs=2, seed=seed).metrics for seed in (3, 3, 4))
+    assert a == b
+    assert a["machine"]["seeds"] != c["machine"]["seeds"]
+
+
+def verdict(machine, sequential, task="classification"):
+    key = "accuracy" if task == "classification" else "rmse"
+    seeds = {"machine": machine, "sequential": sequential}
+    runs = {name: dict(seeds=[{key: value} for value in values]) for name, values in seeds.items()}
+    return _measure.verdict(dict(task=task, rows=dict(test=100), **runs))
+
+
+def test_the_verdict_says_who_was_better_and_by_how_much():
+    assert verdict([0.9], [0.85]).startswith("The machine was better by 5.0 points (5 of 100 test rows)")
+    assert verdict([0.85], [0.9]).startswith("The sequential network was better by 5.0 points")
+    assert verdict([0.9], [0.9]).startswith("Both networks are equal")
+    assert verdict([1.0], [3.0], "regression").startswith(
+        "The machine was better by 2: rmse 1 (machine), 3 (sequential)"
+    )
+    assert "within the spread" in verdict([0.9, 0.8], [0.8, 0.9 - 1e-6])
+    assert "within the spread" not in verdict([0.9, 0.91], [0.8, 0.809])
+
+
+def test_a_diverging_run_says_so(tmp_path):
+    with pytest.raises(ValueError, match="training diverged: its loss is not finite"):
+        rv.train("diabetes", lr=1e30, epochs=3, activation="relu")
+
+
+class TestResume:
+    def command(self, *arguments):
+        return [sys.executable, "-m", "resolvent", "train", *map(str, arguments)]
+
+    def start(self, folder, *arguments):
+        """A run that has just written the checkpoint of its first epoch."""
+        command = self.command("sunspots", "--epochs", 8, "--seeds", 2, "--out", folder, *arguments)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        while not (folder / "checkpoints" / "machine-0" / "last.ckpt").exists():
+            assert process.poll() is None, process.communicate()[0]
+            time.sleep(0.01)
+        return process
+
+    @pytest.mark.unchecked
+    def test_a_killed_run_ends_with_the_numbers_of_an_unbroken_one(self, tmp_path):
+        rv.train("sunspots", epochs=8, seeds=2, out=tmp_path / "unbroken")
+        process = self.start(tmp_path / "killed")
+        process.kill()
+        process.communicate()
+        assert not (tmp_path / "killed" / "metrics.json").exists()
+        rv.train(out=tmp_path / "killed", resume=True)
+        for name in ("metrics.json", "weights.safetensors", "machine.json", "preprocessing.json", "learning-curve.svg"):
+            assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "unbroken" / name).read_bytes(), name
+
+    @pytest.mark.unchecked
+    def test_ctrl_c_stops_and_says_how_to_go_on(self, tmp_path):
+        process = self.start(tmp_path / "run", "--seeds", 9)
+        process.send_signal(signal.SIGINT)
+        output = process.communicate()[0]
+        assert process.returncode == 130
+        assert f"go on with: resolvent train --resume --out {tmp_path / 'run'}" in output
+        assert "Traceback" not in output
+
+    def test_nothing_may_contradict_the_run(self, tmp_path):
+        table = series()
+        folder = tmp_path / "run"
+        rv.train(table, target="level", epochs=1, out=folder)
+        with pytest.raises(ValueError, match="is finished"):
+            rv.train(table, out=folder, resume=True)
+        with pytest.raises(ValueError, match="exists and is not empty: name another one"):
+            rv.train(table, target="level", out=folder)
+        (folder / "metrics.json").unlink()
+        with pytest.raises(ValueError, match="exists and is not empty: go on with it by --resume"):
+            rv.train(table, target="level", out=folder)
+        with pytest.raises(ValueError, match="has epochs=1, not 2"):
+            rv.train(table, out=folder, resume=True, epochs=2)
+        with pytest.raises(ValueError, match="a data frame has changed since the run"):
+            rv.train(table.assign(level=table["level"] + 1), out=folder, resume=True)
+        with pytest.raises(FileNotFoundError, match="is not finished: go on with --resume"):
+            open_run(folder)
+        rv.train(table, out=folder, resume=True)
+        open_run(folder)
+        with pytest.raises(ValueError, match="resume needs out"):
+            rv.train(resume=True)
+        with pytest.raises(FileNotFoundError, match="has no run to go on with"):
+            rv.train(out=tmp_path / "nowhere", resume=True)
+
+
+@pytest.mark.unchecked
+def test_two_processes_train_together(tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29533"]
+    command += ["-m", "resolvent", "train", "diabetes", "--epochs", "2"]
+    environment = os.environ | dict(OMP_NUM_THREADS="1")
+    output = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert output.returncode == 0, output.stderr
+    assert output.stdout.count("progression, 89 test rows") == 1
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["diabetes"]
+    metrics = json.loads((tmp_path / "runs" / "diabetes" / "metrics.json").read_text())
+    assert metrics["machine"]["seeds"][0]["epochs"] == 2
