@@ -148,8 +148,8 @@ def test_bench_measures_and_draws(command, tmp_path):
     assert "loop" in output
     rows = pd.read_csv("results/cpu-quick.csv")
     assert {"machine", "passes", "loop", "layer", "limit"} <= set(rows["program"])
-    assert (rows["forward (µs)"] > 0).all()
-    assert (rows["residual"] < 1e-4).all()
+    assert min(rows["forward (µs)"]) > 0
+    assert max(rows["residual"]) < 1e-4
     assert {path.name for path in (tmp_path / "results").iterdir()} == {"cpu-quick.csv", "runtimes.svg", "ratios.svg"}
 
 
