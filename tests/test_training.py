@@ -28,6 +28,7 @@ def series(steps=120):
 def test_defaults_reach_96_percent_on_digits(tmp_path):
     trained = rv.train(out=tmp_path / "run")
     assert isinstance(trained.machine, rv.ConvMachine)
+    assert trained.metrics["notes"] == ["1,797 handwritten digits of 8×8 pixels (UCI, from scikit-learn)"]
     (score,) = trained.metrics["machine"]["seeds"]
     assert score["accuracy"] >= 0.96
     names = {path.name for path in (tmp_path / "run").iterdir()}

@@ -6,7 +6,7 @@ import difflib
 import hashlib
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isqrt
 from pathlib import Path
 from typing import Any, cast
@@ -57,7 +57,8 @@ def read(source: str | os.PathLike | pd.DataFrame, target: str | None = None, ta
         if target is not None:
             raise ValueError(f"target={target!r} is for your own data; {source} has its target")
         frame, target = _embedded(source)
-        return check(frame, target, task, source)
+        data = check(frame, target, task, source)
+        return replace(data, notes=(EMBEDDED[source], *data.notes))
     frame = source if isinstance(source, pd.DataFrame) else table(source)
     name = "data" if isinstance(source, pd.DataFrame) else Path(source).stem
     if target is None:
