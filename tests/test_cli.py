@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from resolvent import cli
 from resolvent.training import open_run, read
@@ -160,4 +159,21 @@ def test_the_command_says_what_to_install_where_its_libraries_are_missing(monkey
     monkeypatch.setitem(sys.modules, "typer", None)
     with pytest.raises(SystemExit, match=r"error: the command needs typer: pip install 'resolvent\[train\]'"):
         main()
-    assert torch.is_tensor(torch.ones(1))
+
+
+def test_brackets_in_names_are_printed_as_they_are(command, tmp_path):
+    table = pd.DataFrame({"a": np.arange(60.0), "speed [/m]": np.arange(60.0) ** 2})
+    table.to_csv(tmp_path / "data.csv", index=False)
+    status, output, _ = command("train", "data.csv", "--target", "speed [/m]", "--epochs", 1, "--out", "run [/x]")
+    assert status == 0
+    assert "speed [/m], 12 test rows" in output
+    assert "run [/x]/report.html" in output
+
+
+def test_predictions_overwrite_neither_the_data_nor_a_folder(command, runs, tmp_path):
+    read("diabetes").inputs.to_csv(tmp_path / "new.csv", index=False)
+    before = (tmp_path / "new.csv").read_bytes()
+    for out, problem in (("new.csv", "the data itself"), (tmp_path, "a folder")):
+        status, _, complaint = command("predict", runs / "diabetes", "new.csv", "--out", out)
+        assert (status, complaint) == (1, f"error: --out {out} is {problem}\n")
+    assert (tmp_path / "new.csv").read_bytes() == before

@@ -10,11 +10,10 @@ import pytest
 import resolvent as rv
 from resolvent.training import _data, _preprocessing, read
 
-RANDOM = np.random.default_rng(0)
-
 
 def frame(rows=60, **columns):
-    made = dict(a=RANDOM.normal(size=rows), b=RANDOM.choice(["x", "y"], rows), y=RANDOM.normal(size=rows))
+    random = np.random.default_rng(0)
+    made = dict(a=random.normal(size=rows), b=random.choice(["x", "y"], rows), y=random.normal(size=rows))
     return pd.DataFrame(made | columns)
 
 
@@ -43,8 +42,40 @@ BAD = {
     ),
     "ten rows": (frame(10), {}, "data has 10 rows, training needs at least 30"),
     "no rows": (b"a,y\n", {}, "data has 0 rows, training needs at least 30"),
-    "infinite": (frame(a=[*range(59), np.inf]), {}, "column 'a' has 1 infinite values, first in row 60"),
-    "infinite target": (frame(y=[*range(59), -np.inf]), {}, "column 'y' has 1 infinite values, first in row 60"),
+    "infinite": (
+        frame(a=[*range(59), np.inf]),
+        {},
+        "column 'a' has 1 infinite or huge values, at least 1e+30",
+    ),
+    "huge": (
+        frame(a=[1e300, *range(59)]),
+        {},
+        "huge values, at least 1e+30, first in row 1",
+    ),
+    "more fields than the header": (b"a,y\n" + b"1,2,3\n" * 60, {}, "data.csv cannot be read as csv"),
+    "another kind of target": (
+        frame(y=pd.date_range("2020-01-01", periods=60)),
+        dict(frame=True),
+        "target 'y' must be numbers, texts or booleans, all alike: it has Timestamp",
+    ),
+    "a mixed target": (
+        frame(y=["a", 1] * 30),
+        dict(frame=True),
+        "target 'y' must be numbers, texts or booleans, all alike: it has int, str",
+    ),
+    "two columns of one name": (
+        frame().rename(columns={"b": "a"}),
+        dict(frame=True),
+        "data has two columns 'a'",
+    ),
+    "a machine larger than memory": (frame(), dict(sizes=(10**8,)), "GiB of memory to train"),
+    "an endless seed": (frame(), dict(seed=2**32), "seed=4294967296 must be below 2³²"),
+    "half an epoch": (frame(), dict(epochs=1.5), "epochs"),
+    "infinite target": (
+        frame(y=[*range(59), -np.inf]),
+        {},
+        "column 'y' has 1 infinite or huge values",
+    ),
     "a class of two": (
         frame(y=["no"] * 58 + ["yes"] * 2),
         {},
@@ -61,7 +92,7 @@ BAD = {
         "target 'y' must be numbers for regression",
     ),
     "nothing to learn from": (
-        pd.DataFrame(dict(name=[f"n{i}" for i in range(200)], y=RANDOM.normal(size=200))),
+        frame(200, name=[f"n{i}" for i in range(200)])[["name", "y"]],
         {},
         "there is no column to learn 'y' from; column 'name' has 200 different texts",
     ),
@@ -83,7 +114,7 @@ BAD = {
     "lags for a table": (frame(), dict(lags=2), "lags=2 is for series, this is regression"),
     "an unknown activation": (frame(), dict(activation="tanhh"), "activation 'tanhh' is unknown: use one of"),
     "an empty block": (frame(), dict(sizes=(4, 0)), "sizes"),
-    "no epochs": (frame(), dict(epochs=0), "epochs=0 must be at least 1"),
+    "no epochs": (frame(), dict(epochs=0), "epochs must be at least 1, got 0"),
     "no rate": (frame(), dict(lr=0.0), "lr=0.0 must be positive"),
     "no device": (frame(), dict(device="tpu"), "device='tpu' is unknown: use auto, cpu or cuda"),
     "no task": (
@@ -99,8 +130,10 @@ def test_bad_data_is_refused_by_name_and_leaves_nothing_behind(name, tmp_path):
     content, options, message = BAD[name]
     path = write(tmp_path / "data.csv", content) if content is not None else tmp_path / "data.csv"
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises((ValueError, FileNotFoundError)) as raised:
-        rv.train(path, **(dict(target="y", out=tmp_path / "run") | options))
+    options = dict(options)
+    source = content if options.pop("frame", False) else path
+    with pytest.raises((ValueError, TypeError, FileNotFoundError)) as raised:
+        rv.train(source, **(dict(target="y", out=tmp_path / "run") | options))
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
     assert sorted(tmp_path.rglob("*")) == before
@@ -135,7 +168,7 @@ def test_parquet_and_csv_are_the_same_data(tmp_path):
     frame().to_parquet(tmp_path / "data.parquet")
     csv = write(tmp_path / "data.csv", pd.read_parquet(tmp_path / "data.parquet"))
     assert read(tmp_path / "data.parquet", "y").digest() == read(csv, "y").digest()
-    assert read(frame(), "y").digest() != read(csv, "y").digest()
+    assert read(frame(61), "y").digest() != read(csv, "y").digest()
 
 
 def test_prose_and_empty_columns_are_left_out_with_a_note():
@@ -167,16 +200,20 @@ def test_the_task_is_inferred(columns, task):
 
 
 def test_squares_of_numbered_columns_are_images():
-    pixels = {f"pixel{i}": RANDOM.normal(size=60) for i in range(16)}
+    pixels = {f"pixel{i}": [float(i)] * 60 for i in reversed(range(16))}
     labels = dict(y=["a", "b"] * 30)
-    assert read(pd.DataFrame(pixels | labels), "y").image == (1, 4, 4)
+    data = read(pd.DataFrame(pixels | labels), "y")
+    assert data.image == (1, 4, 4)
+    assert list(data.inputs) == [f"pixel{i}" for i in range(16)]
+    assert read(pd.DataFrame({f"x{i}": [0.5] * 60 for i in range(16)} | labels), "y").image is None
     assert read(pd.DataFrame(pixels | dict(other=1.0) | labels), "y").image is None
     assert read("digits").image == (1, 8, 8)
 
 
 class TestPreprocessing:
     def data(self):
-        table = frame(200, c=RANDOM.choice([True, False], 200), y=RANDOM.choice(["no", "yes"], 200))
+        random = np.random.default_rng(1)
+        table = frame(200, c=random.choice([True, False], 200), y=random.choice(["no", "yes"], 200))
         table.loc[[1, 120], "a"] = np.nan
         table.loc[[2, 130], "b"] = None
         return read(table, "y")
@@ -212,10 +249,42 @@ class TestPreprocessing:
         )
         with pytest.raises(ValueError, match="the data lacks the columns a, c"):
             preprocessing.inputs(data.inputs.filter(["b"]))
-        with pytest.raises(ValueError, match="column 'a' must be numbers, row 1 has 'much'"):
+        with pytest.raises(ValueError, match="column 'a' must be numbers below 1e\\+30, row 1 has much"):
             preprocessing.inputs(data.inputs.assign(a="much"))
 
     def test_a_category_it_never_saw_is_no_category(self):
         data = self.data()
         preprocessing = _preprocessing.fit(data, np.arange(100))
         assert (preprocessing.inputs(data.inputs.assign(b="z"))[:, -2:] == 0).all()
+
+    def test_a_whole_number_among_texts_is_the_same_text_in_any_rows(self):
+        table = frame(60, k=[1, "two", 2] * 20)
+        preprocessing = _preprocessing.fit(read(table, "y"), np.arange(60))
+        rows = [dict(a=0, b="x", k=1), dict(a=0, b="x", k=None)]
+        alone, beside = (preprocessing.inputs(pd.DataFrame(rows[:count])) for count in (1, 2))
+        np.testing.assert_array_equal(alone[0], beside[0])
+
+    def test_a_column_that_is_empty_in_the_training_rows_is_left_out(self):
+        data = read(frame(60, late=[None] * 50 + [1.0] * 10, words=[None] * 50 + ["x"] * 10), "y")
+        assert [column.name for column in _preprocessing.fit(data, np.arange(50)).columns] == ["a", "b"]
+
+    def test_booleans_with_missing_values_are_numbers(self):
+        table = frame(60, c=pd.array([True, False, None] * 20, dtype="boolean"))
+        data = read(table, "y")
+        preprocessing = _preprocessing.fit(data, np.arange(60))
+        np.testing.assert_array_equal(preprocessing.inputs(table), preprocessing.inputs(data.inputs))
+
+
+def test_dates_across_a_change_of_clocks_make_a_series():
+    when = pd.date_range("2020-03-01", periods=60, tz="Europe/Berlin").map(str)
+    assert read(frame(60, when=when), "y").task == "forecast"
+
+
+def test_categories_that_no_row_has_are_no_classes():
+    goal = pd.Categorical(["a", "b"] * 30, categories=["a", "b", "c"])
+    assert read(frame(60, y=goal), "y").target.nunique() == 2
+
+
+def test_nested_columns_are_left_out_with_a_note():
+    data = read(frame(60, nested=[[1, 2]] * 60), "y")
+    assert data.notes == ("column 'nested' holds lists or other nested values and is left out",)

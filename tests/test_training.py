@@ -1,5 +1,6 @@
 """One call trains a machine on data, and can be stopped at any moment."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -14,7 +15,7 @@ import torch
 from tolerance import assert_equal
 
 import resolvent as rv
-from resolvent.training import _measure, _network, open_run, read
+from resolvent.training import _fit, _measure, _network, _parts, _settings, open_run, read
 
 PICTURES = {"learning-curve.svg", "weights.svg", "network.svg"}
 FILES = {"machine.json", "weights.safetensors", "preprocessing.json", "settings.json", "metrics.json", "report.html"}
@@ -125,7 +126,7 @@ def test_the_same_seed_gives_the_same_numbers():
 def verdict(machine, sequential, task="classification"):
     key = "accuracy" if task == "classification" else "rmse"
     seeds = {"machine": machine, "sequential": sequential}
-    runs = {name: dict(seeds=[{key: value} for value in values]) for name, values in seeds.items()}
+    runs = {name: dict(sizes=name, seeds=[{key: value} for value in values]) for name, values in seeds.items()}
     return _measure.verdict(dict(task=task, rows=dict(test=100), **runs))
 
 
@@ -136,13 +137,75 @@ def test_the_verdict_says_who_was_better_and_by_how_much():
     assert verdict([1.0], [3.0], "regression").startswith(
         "The machine was better by 2: rmse 1 (machine), 3 (sequential)"
     )
-    assert "within the spread" in verdict([0.9, 0.8], [0.8, 0.9 - 1e-6])
-    assert "within the spread" not in verdict([0.9, 0.91], [0.8, 0.809])
+    assert verdict([0.9, 0.8, 0.9], [0.85, 0.85, 0.84]).startswith("The machine was better by 2.0 ± 15.1 points (95 %")
+    assert "may be chance" in verdict([0.9, 0.8, 0.9], [0.85, 0.85, 0.84])
+    assert "may be chance" not in verdict([0.9, 0.91, 0.9], [0.8, 0.809, 0.8])
 
 
-def test_a_diverging_run_says_so(tmp_path):
+def test_two_sequential_networks_are_not_compared():
+    trained = rv.train("diabetes", epochs=1, connections="sequential")
+    assert trained.metrics["verdict"].startswith("Both are the same sequential network")
+
+
+def test_a_diverging_run_says_so_and_leaves_nothing_behind(tmp_path):
     with pytest.raises(ValueError, match="training diverged: its loss is not finite"):
-        rv.train("diabetes", lr=1e30, epochs=3, activation="relu")
+        rv.train("diabetes", lr=1e30, epochs=3, activation="relu", out=tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_large_offset_of_the_target_costs_no_precision():
+    x = np.random.default_rng(0).normal(size=200)
+    runs = [rv.train(pd.DataFrame(dict(a=x, y=x + offset)), target="y", epochs=5) for offset in (0.0, 1e8)]
+    plain, offset = (run.metrics["machine"]["seeds"][0]["rmse"] for run in runs)
+    np.testing.assert_allclose(offset, plain, rtol=1e-3)
+
+
+def test_lags_longer_than_a_stretch_are_trained():
+    table = pd.DataFrame(dict(year=range(400), y=np.sin(np.arange(400) / 5)))
+    rates = (1e-3, 2e-3)
+    one, two = (rv.train(table, target="y", lags=80, epochs=1, lr=lr, sizes=(4,)).machine.weight for lr in rates)
+    assert (one != two).flatten(1).any(1).all()
+
+
+def test_validation_counts_its_own_part_alone():
+    data = read("sunspots")
+    given = dict.fromkeys(field.name for field in dataclasses.fields(_settings.Settings))
+    settings = _settings.choose(given, data, "sunspots")
+    parts = _parts.divide(data, settings)
+    targets = _parts.rows_of(parts, "validation").targets.flatten()
+    assert_equal(targets[~targets.isnan()], parts.goals[parts.rows["validation"]].flatten())
+
+
+def test_settings_of_pytorch_stay_the_callers():
+    rv.train("diabetes", epochs=1)
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def interrupt_at(epoch):
+    def hook(training):
+        if training.current_epoch == epoch:
+            raise KeyboardInterrupt
+
+    return hook
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("metrics.json", lambda _: {}, "metrics.json does not have the metrics of a run"),
+        ("metrics.json", lambda _: None, "metrics.json does not have the metrics of a run"),
+        ("preprocessing.json", lambda old: old | dict(columns=[]), "its columns, classes or numbers are wrong"),
+        ("preprocessing.json", lambda old: old | dict(mean="x"), "its columns, classes or numbers are wrong"),
+        ("preprocessing.json", lambda old: old | dict(columns=old["columns"][:3]), "is for 3 inputs and 1 outputs"),
+        ("preprocessing.json", lambda old: old | dict(classes=[1, 2]), "is for 10 inputs and 2 outputs"),
+    ],
+)
+def test_a_tampered_run_is_refused(file, change, message, tmp_path):
+    rv.train("diabetes", epochs=1, out=tmp_path / "run")
+    path = tmp_path / "run" / file
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+    with pytest.raises(ValueError, match=message):
+        open_run(tmp_path / "run")
 
 
 class TestResume:
@@ -168,6 +231,46 @@ class TestResume:
         rv.train(out=tmp_path / "killed", resume=True)
         for name in ("metrics.json", "weights.safetensors", "machine.json", "preprocessing.json", "learning-curve.svg"):
             assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "unbroken" / name).read_bytes(), name
+
+    def test_a_run_killed_at_its_end_or_moved_ends_with_the_same_numbers(self, tmp_path):
+        """At its end: after the last epoch of an early stop, before that is noted."""
+        unbroken = rv.train("diabetes", epochs=40, sizes=(64, 64), out=tmp_path / "run").metrics
+        assert unbroken["machine"]["seeds"][0]["epochs"] < 40
+        folder = tmp_path / "moved"
+        (tmp_path / "run").rename(folder)
+        (folder / "metrics.json").unlink()
+        (folder / "checkpoints" / "machine-0" / "finished.json").unlink()
+        assert rv.train(out=folder, resume=True).metrics == unbroken
+
+    def test_a_moved_run_keeps_its_best_epoch(self, tmp_path):
+        unbroken = rv.train("diabetes", epochs=12, out=tmp_path / "unbroken").metrics
+        folder = tmp_path / "stopped"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_fit.Training, "on_train_epoch_start", interrupt_at(9), raising=False)
+            with pytest.raises(KeyboardInterrupt):
+                rv.train("diabetes", epochs=12, out=folder)
+        moved = folder.rename(tmp_path / "moved")
+        assert rv.train(out=moved, resume=True).metrics == unbroken
+
+    def test_the_last_checkpoint_knows_the_best_one(self, tmp_path):
+        rv.train("diabetes", epochs=3, out=tmp_path / "run")
+        folder = tmp_path / "run" / "checkpoints" / "machine-0"
+        losses = [epoch["val_loss"] for epoch in json.loads((folder / "finished.json").read_text())]
+        callbacks = torch.load(folder / "last.ckpt", weights_only=True)["callbacks"]
+        (best,) = (state for name, state in callbacks.items() if "'val_loss'" in name and "best_model_score" in state)
+        assert losses[-1] == min(losses)
+        assert best["best_model_score"].item() == min(losses)
+
+    def test_a_damaged_checkpoint_is_named(self, tmp_path):
+        folder = tmp_path / "run"
+        rv.train("diabetes", epochs=1, out=folder)
+        (folder / "metrics.json").unlink()
+        for name, marker in (("best.ckpt", True), ("last.ckpt", False)):
+            (folder / "checkpoints" / "machine-0" / name).write_bytes(b"PK")
+            if not marker:
+                (folder / "checkpoints" / "machine-0" / "finished.json").unlink()
+            with pytest.raises(ValueError, match=rf"{name} is damaged: remove .*machine-0 to train this network again"):
+                rv.train(out=folder, resume=True)
 
     @pytest.mark.unchecked
     def test_ctrl_c_stops_and_says_how_to_go_on(self, tmp_path):

@@ -6,6 +6,8 @@ import sys
 def main() -> None:
     try:
         from .cli import run
+    except KeyboardInterrupt:
+        sys.exit(130)
     except ModuleNotFoundError as error:
         sys.exit(f"error: the command needs {error.name}: pip install 'resolvent[train]'")
     run()

@@ -1,9 +1,9 @@
 """The command line: train on data, predict, show, export, measure, and reproduce the paper."""
 
 import logging
-import os
 import sys
 import time
+import warnings
 import webbrowser
 from pathlib import Path
 from typing import Annotated, Literal
@@ -19,7 +19,7 @@ from .paper import reproduce
 from .training import EMBEDDED
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
-console = Console()
+console = Console(markup=False, highlight=False)
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 
 
@@ -49,12 +49,19 @@ def train(
         typer.Option(help="Inferred: dense for tables, conv for images, recurrent for series."),
     ] = None,
     sizes: Annotated[str | None, typer.Option(metavar="N,N,…", help="The blocks between inputs and outputs.")] = None,
-    activation: Annotated[str | None, typer.Option(help="The σ of these blocks, by name.")] = None,
+    activation: Annotated[
+        str | None, typer.Option(show_default="relu, of series tanh", help="The σ of these blocks, by name.")
+    ] = None,
     connections: Annotated[
         Literal["all", "sequential"] | None, typer.Option(show_default="all", help="All shortcuts, or none.")
     ] = None,
     lags: Annotated[int | None, typer.Option(show_default="3", help="How far back a series is read at once.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="At most; training stops when validation stops improving.")] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(
+            show_default="40 to 200, by the data", help="At most; training stops when validation stops improving."
+        ),
+    ] = None,
     lr: Annotated[float | None, typer.Option(show_default="0.003", help="Adam's learning rate at the start.")] = None,
     batch_size: Annotated[int | None, typer.Option(show_default="32", help="Rows of one step.")] = None,
     seed: Annotated[
@@ -98,7 +105,7 @@ def train(
             if training.is_unfinished(folder):
                 console.print(f"stopped; go on with: resolvent train --resume --out {folder}", soft_wrap=True)
             raise typer.Exit(130) from None
-    if _first():
+    if training.rank() == 0:
         _print_scores(trained.metrics)
         console.print(trained.metrics["verdict"])
         seconds = time.perf_counter() - start
@@ -113,12 +120,18 @@ def predict(
         Path | None, typer.Option(show_default="predictions.csv in the run", help="The CSV file to write.")
     ] = None,
 ) -> None:
-    """Write a run's predictions for new rows as CSV; columns may be in any order."""
+    """Write a run's predictions for new rows as CSV; columns may be in any order.
+
+    Of a series, each row is predicted from the rows before it, whose target must be there; one row more is what comes
+    next.
+    """
     trained = training.open_run(run)
     frame = training.read(data).inputs if data in EMBEDDED else training.table(data)
     if not len(frame):
         raise ValueError(f"{data} has no rows")
     path = out or run / "predictions.csv"
+    if path.is_dir() or (path.exists() and data not in EMBEDDED and path.samefile(data)):
+        raise ValueError(f"--out {path} is a folder" if path.is_dir() else f"--out {path} is the data itself")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"the folder {path.parent} does not exist")
     predicted = trained.predict(frame)
@@ -178,7 +191,11 @@ def bench(
     ] = False,
     out: Annotated[Path, typer.Option(help="The folder for the CSV file and the figures.")] = Path("runs/benchmark"),
 ) -> None:
-    """Measure machines against the programs a user would write, side by side."""
+    """Measure machines against the programs a user would write, side by side.
+
+    machine: through autograd; passes: by solve, dual and weight_cotangent; loop: a list of blocks and torch.cat; layer:
+    one PyTorch layer of the same width; limit: one product with the same arithmetic. ratio: backward over forward.
+    """
     path = benchmark.run(
         out, device=device, quick=quick, compiled=compiled, large=large, only=only, same_thread=same_thread
     )
@@ -220,26 +237,22 @@ def _folder(data: str, resume: bool) -> Path:
 
 def _print_scores(metrics: dict) -> None:
     head, *rows = training.scores(metrics)
-    table = Table(title=f"{metrics['target']}, {metrics['rows']['test']} test rows", title_justify="left")
+    table = Table(title=Text(f"{metrics['target']}, {metrics['rows']['test']} test rows"), title_justify="left")
     for name in head:
         table.add_column(name, justify="right" if name else "left")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))
     console.print(table)
-
-
-def _first() -> bool:
-    return os.environ.get("RANK", "0") == "0"
 
 
 def run() -> None:
     """The command; what is wrong with the input is said in one line."""
-    for library in ("lightning.pytorch", "torch.onnx"):
-        logging.getLogger(library).setLevel(logging.ERROR)
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", ".*LeafSpec.* is deprecated")  # PyTorch's own, in ONNX export
     try:
         app()
     except (ValueError, TypeError, OSError) as error:
-        if _first():
+        if training.rank() == 0:
             print("error: " + " ".join(str(error).split()), file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:

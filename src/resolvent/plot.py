@@ -109,7 +109,8 @@ def weights(machine: StructuredMachine) -> Figure:
         axes.set_xticks(middles, range(len(middles)), fontsize=7)
         axes.set_yticks(middles, range(len(middles)), fontsize=7)
     if image is not None:
-        figure.colorbar(image, ax=figure.axes, shrink=0.7)
+        label = "weight" if signed else "norm over the kernel"
+        figure.colorbar(image, ax=figure.axes, shrink=0.7, label=label)
     return figure
 
 

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from ._cases import AUTHORS
 
 DTYPES = {"cpu": "float64", "cuda": "float32"}  # as the authors measured
+MISSING = (float("nan"), float("nan"))  # of a program that could not run a case
 Rows = Sequence[Mapping[str, str]]
 
 
@@ -48,10 +49,10 @@ def figures(measured: Mapping[str, Rows]) -> tuple[Figure, Figure]:
         ):
             for half, (label, hatch) in enumerate((("forward", ""), ("backward", "///"))):
                 positions = [j + (2 * i + half - 2.5) * 0.13 for j in range(len(ours))]
-                values = [series[case][half] for case in ours]
+                values = [series.get(case, MISSING)[half] for case in ours]
                 axes.bar(positions, values, 0.12, color=f"C{i}", hatch=hatch, alpha=0.9, label=f"{name}, {label}")
             positions = [j + (i - 1) * 0.25 for j in range(len(ours))]
-            values = [series[case][1] / series[case][0] for case in ours]
+            values = [series.get(case, MISSING)[1] / series.get(case, MISSING)[0] for case in ours]
             ratio_axes.bar(positions, values, 0.23, color=f"C{i}", label=name)
         axes.set(yscale="log", ylabel="µs", title=f"{place}, {DTYPES[device]} (authors: their {device.upper()})")
         ratio_axes.set(ylabel="backward / forward", title=f"{place}, {DTYPES[device]}")

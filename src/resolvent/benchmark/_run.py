@@ -206,7 +206,7 @@ def measure(case: Case, dtype: torch.dtype, device: str, seconds: float, compile
 
 def write(rows: list[dict[str, Any]], path: Path) -> None:
     fields = list(dict.fromkeys(key for row in rows for key in row))
-    with path.open("w", newline="") as file:
+    with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fields)
         writer.writeheader()
         writer.writerows(rows)
@@ -238,8 +238,8 @@ def run(
         raise ValueError(f"no case for {device} has {only!r} in its name: {', '.join(c.name for c in PAPER + LARGE)}")
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device='cuda' was asked for, PyTorch finds no GPU")
-    torch.autograd.set_multithreading_enabled(not same_thread)
-    torch.backends.cudnn.allow_tf32 = False  # machines compute in IEEE float32, so the others must too
+    if quick and large:
+        raise ValueError("quick measures the paper's cases, large the larger ones: one of them")
     name = torch.cuda.get_device_name() if device == "cuda" else f"{torch.get_num_threads()}-core CPU"
     where = {"device": name, "python": platform.python_version(), "torch": torch.__version__}
     where["jax"] = "" if jax is None else jax.__version__
@@ -248,7 +248,9 @@ def run(
     out.mkdir(parents=True, exist_ok=True)
     flags = [flag for flag, on in (("large", large), ("quick", quick), ("same-thread", same_thread)) if on]
     path = out / f"{'-'.join((device, *flags))}.csv"
-    with Progress() as progress:
+    # machines compute in IEEE float32, so the others must too
+    exactly = torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
+    with Progress() as progress, exactly, torch.autograd.set_multithreading_enabled(not same_thread):
         task = progress.add_task("measuring", total=len(cases))
         for case, dtype in cases:
             progress.update(task, description=f"{case.name}, {str(dtype).removeprefix('torch.')}")

@@ -5,6 +5,7 @@ from ._data import Data as Data
 from ._data import read as read
 from ._data import table as table
 from ._processes import processes as processes
+from ._processes import rank as rank
 from ._processes import same_for_all as same_for_all
 from ._report import forecast as forecast
 from ._report import pictures as pictures

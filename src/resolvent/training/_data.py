@@ -6,6 +6,7 @@ import difflib
 import hashlib
 import os
 import re
+import warnings
 from dataclasses import dataclass, replace
 from math import isqrt
 from pathlib import Path
@@ -19,6 +20,7 @@ from sklearn import datasets
 TASKS = ("classification", "regression", "forecast")
 FEWEST_ROWS = 30  # to train, validate and test on
 MOST_CLASSES = 20  # whole numbers with more values than this are quantities
+LARGEST = 1e30  # numbers beyond this leave float32 in no time
 MOST_CATEGORIES = 100  # texts with more values than this are names or prose
 TIMES = ("year", "month", "week", "day", "date", "datetime", "time", "timestamp")
 EMBEDDED = {
@@ -69,12 +71,8 @@ def read(source: str | os.PathLike | pd.DataFrame, target: str | None = None, ta
 def _embedded(name: str) -> tuple[pd.DataFrame, str]:
     if name == "sunspots":
         return pd.read_csv(Path(__file__).with_name("sunspots.csv")), "sunspots"
-    loaded = cast(
-        Any, datasets.load_digits(as_frame=True) if name == "digits" else datasets.load_diabetes(as_frame=True)
-    )
-    return loaded.frame.rename(columns={"target": "digit" if name == "digits" else "progression"}), (
-        "digit" if name == "digits" else "progression"
-    )
+    load, target = (datasets.load_digits, "digit") if name == "digits" else (datasets.load_diabetes, "progression")
+    return cast(Any, load(as_frame=True)).frame.rename(columns={"target": target}), target
 
 
 def table(source: str | os.PathLike) -> pd.DataFrame:
@@ -93,8 +91,12 @@ def table(source: str | os.PathLike) -> pd.DataFrame:
             f"memory and {free / 2**30:.1f} GiB are free: train on a sample of its rows"
         )
     try:
-        return pd.read_csv(path) if path.suffix.lower() == ".csv" else pd.read_parquet(path)
-    except (ValueError, OSError) as error:  # of which pandas' and Arrow's own errors are kinds
+        if path.suffix.lower() == ".parquet":
+            return pd.read_parquet(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # rows with more fields than the header
+            return pd.read_csv(path, index_col=False)
+    except (ValueError, OSError, pd.errors.ParserWarning) as error:  # pandas' and Arrow's own errors are among these
         raise ValueError(f"{path} cannot be read as {path.suffix[1:].lower()}: {error}".splitlines()[0]) from None
 
 
@@ -109,7 +111,9 @@ def available_memory() -> int:
 
 def check(frame: pd.DataFrame, target: str, task: str | None, name: str) -> Data:
     """The data, after what would spoil training has been refused by name."""
-    frame = frame.rename(columns=str).reset_index(drop=True)
+    frame, target = frame.rename(columns=str).reset_index(drop=True), str(target)
+    if not frame.columns.is_unique:
+        raise ValueError(f"{name} has two columns {frame.columns[frame.columns.duplicated()][0]!r}")
     if target not in frame:
         close = difflib.get_close_matches(target, list(frame), 1)
         raise ValueError(
@@ -122,8 +126,13 @@ def check(frame: pd.DataFrame, target: str, task: str | None, name: str) -> Data
         first = int(goal.isna().to_numpy().argmax())
         raise ValueError(
             f"target {target!r} is missing in {goal.isna().sum()} of {len(frame)} rows, first in row {first + 1}: "
-            "leave them out"
+            "leave them out (an empty field, NA, null and the like read as missing)"
         )
+    if isinstance(goal.dtype, pd.CategoricalDtype):
+        goal = goal.astype(goal.cat.categories.dtype)
+    if len({type(value) for value in goal.tolist()}) > 1 or not isinstance(goal.tolist()[0], str | int | float):
+        kinds = sorted({type(value).__name__ for value in goal.tolist()})
+        raise ValueError(f"target {target!r} must be numbers, texts or booleans, all alike: it has {', '.join(kinds)}")
     frame, times = _without_times(frame, target)
     task = task or _task(goal, times)
     if goal.nunique() == 1:
@@ -143,11 +152,12 @@ def check(frame: pd.DataFrame, target: str, task: str | None, name: str) -> Data
     elif not types.is_numeric_dtype(goal) or types.is_bool_dtype(goal):
         raise ValueError(f"target {target!r} must be numbers for {task}, the first row has {goal.tolist()[0]!r}")
     for column in frame.select_dtypes("number"):
-        infinite = ~np.isfinite(frame[column].to_numpy(float, na_value=0))
+        infinite = ~(np.abs(frame[column].to_numpy(float, na_value=0)) < LARGEST)
         if infinite.any():
-            raise ValueError(
-                f"column {column!r} has {infinite.sum()} infinite values, first in row {infinite.argmax() + 1}"
-            )
+            what = f"{infinite.sum()} infinite or huge values, at least {LARGEST:.0e}"
+            raise ValueError(f"column {column!r} has {what}, first in row {infinite.argmax() + 1}")
+    for column in frame.select_dtypes(["bool", "boolean"]).columns.drop(target, errors="ignore"):
+        frame[column] = frame[column].to_numpy(float, na_value=np.nan)
     time = None
     if task == "forecast":
         time = times[0] if times else None
@@ -159,10 +169,13 @@ def check(frame: pd.DataFrame, target: str, task: str | None, name: str) -> Data
         if reason and column != target:
             frame = frame.drop(columns=column)
             notes.append(f"column {column!r} {reason} and is left out")
-    if frame.empty or not len(frame.columns):
+    if frame.empty:
         raise ValueError(f"there is no column to learn {target!r} from" + "".join(f"; {note}" for note in notes))
-    image = _image(frame) if task == "classification" else None
-    return Data(name, frame, goal, task, image, time, tuple(notes))
+    pixels = _pixels(frame) if task == "classification" else None
+    if pixels is None:
+        return Data(name, frame, goal, task, None, time, tuple(notes))
+    side = isqrt(len(pixels))
+    return Data(name, frame[pixels], goal, task, (1, side, side), time, tuple(notes))
 
 
 def _without_times(frame: pd.DataFrame, target: str) -> tuple[pd.DataFrame, list[pd.Series]]:
@@ -174,7 +187,7 @@ def _without_times(frame: pd.DataFrame, target: str) -> tuple[pd.DataFrame, list
             sample = values.dropna().astype(str)
             if not len(sample) or not sample.str.match(r"\d{4}-\d\d").all():
                 continue
-            values = pd.to_datetime(values, errors="coerce", format="ISO8601")
+            values = pd.to_datetime(values, errors="coerce", format="ISO8601", utc=True)
         elif types.is_numeric_dtype(values) and not (column.lower() in TIMES and values.is_monotonic_increasing):
             continue
         if values.notna().all() and (types.is_numeric_dtype(values) or types.is_datetime64_any_dtype(values)):
@@ -195,24 +208,20 @@ def _task(goal: pd.Series, times: list[pd.Series]) -> str:
 def _useless(column: pd.Series) -> str | None:
     if column.isna().all():
         return "is empty"
+    if isinstance(column.dropna().iloc[0], list | dict | np.ndarray):
+        return "holds lists or other nested values"
     if not types.is_numeric_dtype(column) and column.nunique() > MOST_CATEGORIES:
         return f"has {column.nunique():,} different texts, more than {MOST_CATEGORIES},"
     return None
 
 
-def _image(frame: pd.DataFrame) -> tuple[int, int, int] | None:
-    """Squares of numbered columns (pixel0, pixel1 …, or pixel_0_0 …) are images."""
-    side = isqrt(len(frame.columns))
-    prefixes = {re.sub(r"[\d_.-]+$", "", column) for column in frame}
-    numbered = len(prefixes) == 1 and all(re.search(r"\d$", column) for column in frame)
-    if (
-        side * side != len(frame.columns)
-        or side < 4
-        or not numbered
-        or len(frame.select_dtypes("number").columns) < side**2
-    ):
+def _pixels(frame: pd.DataFrame) -> list[str] | None:
+    """The columns in order, if they are the pixels of a square: pixel0, pixel1 … or pixel_0_0, pixel_0_1 …."""
+    names: dict[str, Any] = {name: re.fullmatch(r"pix(?:el)?\D*(\d+)(?:\D(\d+))?", str(name).lower()) for name in frame}
+    square = isqrt(len(names)) ** 2 == len(names) >= 16
+    if not square or not all(names.values()) or len(frame.select_dtypes("number").columns) < len(names):
         return None
-    return 1, side, side
+    return sorted(names, key=lambda name: [int(number) for number in names[name].groups() if number])
 
 
 def _columns(frame: pd.DataFrame) -> str:

@@ -1,11 +1,14 @@
 """Training, by Lightning: it goes on from its last checkpoint, with the numbers of a run that was never stopped."""
 
 import json
+import logging
 import math
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -14,13 +17,19 @@ from lightning.fabric.utilities.warnings import PossibleUserWarning
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, RichProgressBar
 from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from ._network import Network
+from ._processes import rank
 
 PATIENCE = 15  # epochs without a better validation loss
 FINISHED = "finished.json"
+
+
+class Diverged(ValueError):
+    """The loss became infinite or NaN."""
 
 
 class Rows(Dataset):
@@ -34,9 +43,6 @@ class Rows(Dataset):
 
     def __getitems__(self, rows: list[int]) -> tuple[Tensor, Tensor]:
         return self.inputs[rows], self.targets[rows]
-
-    def __getitem__(self, row: int) -> tuple[Tensor, Tensor]:
-        return self.inputs[row], self.targets[row]
 
 
 class Training(LightningModule):
@@ -57,7 +63,7 @@ class Training(LightningModule):
 
     def training_step(self, batch: tuple[Tensor, Tensor], _: int) -> Tensor:
         loss = self.loss(batch)
-        self.log("train_loss", loss, on_step=False, on_epoch=True, prog_bar=True, sync_dist=True)
+        self.log("train_loss", loss, on_step=False, on_epoch=True, sync_dist=True)
         return loss
 
     def validation_step(self, batch: tuple[Tensor, Tensor], _: int) -> None:
@@ -78,6 +84,33 @@ class Training(LightningModule):
         self.history = list(checkpoint["history"])
 
 
+class Stop(EarlyStopping):
+    """A run that was killed after its last epoch is not to train one more."""
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        trainer.should_stop = self.wait_count >= self.patience
+
+
+class Keep(ModelCheckpoint):
+    """A folder that was moved since still has its best epoch."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        path = str(Path(str(self.dirpath)) / Path(state_dict["best_model_path"]).name)
+        moved: dict[str, Any] = dict(dirpath=self.dirpath, best_model_path=path)
+        if state_dict["best_k_models"]:
+            moved |= dict(kth_best_model_path=path, best_k_models={path: state_dict["best_model_score"]})
+        super().load_state_dict(state_dict | moved)
+
+
+class BesideThenReplace(TorchCheckpointIO):
+    """A checkpoint that is cut off in writing leaves the one before."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        torch.save(checkpoint, f"{path}.new")
+        os.replace(f"{path}.new", path)
+
+
 def fit(
     network: Network,
     train: Rows,
@@ -90,7 +123,7 @@ def fit(
     seed: int,
     device: str,
     title: str,
-    progress: bool = True,
+    progress: bool,
 ) -> list[dict[str, float]]:
     """Train the network and give it the weights of its best epoch; returns the losses of all epochs.
 
@@ -99,17 +132,18 @@ def fit(
     training = Training(network, lr, epochs)
     if not (folder / FINISHED).is_file():
         processes = int(os.environ.get("WORLD_SIZE", 1))
-        rank = int(os.environ.get("RANK", 0))
-        share: Any = dict(num_replicas=processes, rank=rank)
+        share: Any = dict(num_replicas=processes, rank=rank())
         order = DistributedSampler(train, **share, shuffle=True, seed=seed)  # by seed and epoch, so that it can go on
         loader = _loader(train, batch_size=max(1, batch_size // processes), sampler=order)
         checked = _loader(validation, batch_size=1024, sampler=DistributedSampler(validation, **share, shuffle=False))
-        with warnings.catch_warnings():
+        last = folder / "last.ckpt"
+        if last.is_file():
+            _load(last)  # if it is damaged, this says so
+        with _quiet(), warnings.catch_warnings():
             warnings.simplefilter("ignore", PossibleUserWarning)  # advice on workers, for data that is in memory
             warnings.filterwarnings("ignore", "Checkpoint directory .* exists")  # it does, when a run goes on
             warnings.filterwarnings("ignore", ".*LeafSpec.* is deprecated")  # Lightning's own use of PyTorch
             trainer = _trainer(folder, epochs, device, processes, _bar(title) if progress else [])
-            last = folder / "last.ckpt"
             try:
                 trainer.fit(
                     training, loader, checked, ckpt_path=str(last) if last.is_file() else None, weights_only=True
@@ -123,10 +157,29 @@ def fit(
         trainer.strategy.barrier()
     history = json.loads((folder / FINISHED).read_text())
     if not any(math.isfinite(epoch["val_loss"]) for epoch in history):
-        raise ValueError(f"training diverged: its loss is not finite. A smaller learning rate than {lr} may help")
-    best = torch.load(folder / "best.ckpt", map_location="cpu", weights_only=True)["state_dict"]
-    training.cpu().load_state_dict(best)
+        raise Diverged(f"training diverged: its loss is not finite. A smaller learning rate than {lr} may help")
+    training.cpu().load_state_dict(_load(folder / "best.ckpt")["state_dict"])
     return [epoch for epoch in history if math.isfinite(epoch["val_loss"])]
+
+
+def _load(path: Path) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, UnpicklingError):
+        raise ValueError(f"{path} is damaged: remove {path.parent} to train this network again") from None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Lightning as a part of something larger: no advice, and PyTorch's settings afterwards as before."""
+    logger, deterministic = logging.getLogger("lightning.pytorch"), torch.are_deterministic_algorithms_enabled()
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        torch.use_deterministic_algorithms(deterministic)
 
 
 def _loader(rows: Rows, **options: Any) -> DataLoader:
@@ -148,16 +201,19 @@ def _trainer(folder: Path, epochs: int, device: str, processes: int, bars: Seque
     keep: Any = dict(dirpath=folder, enable_version_counter=False, save_on_train_epoch_end=True)
     callbacks = [
         *bars,
-        EarlyStopping("val_loss", patience=PATIENCE, check_on_train_epoch_end=True),
-        ModelCheckpoint(filename="best", monitor="val_loss", **keep),
-        ModelCheckpoint(filename="last", **keep),  # after the best, so that the last one knows which that is
+        Stop("val_loss", patience=PATIENCE, check_on_train_epoch_end=True),
+        Keep(filename="best", monitor="val_loss", **keep),
+        Keep(filename="last", **keep),  # after the best, so that the last one knows which that is
     ]
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     return Trainer(
         accelerator="gpu" if device == "cuda" else "cpu",
-        devices=processes,
+        devices=local,
+        num_nodes=processes // local,
         strategy="ddp" if processes > 1 else "auto",
         max_epochs=epochs,
         callbacks=callbacks,
+        plugins=[BesideThenReplace()],
         logger=CSVLogger(folder, name="logs"),
         deterministic=True,
         use_distributed_sampler=False,

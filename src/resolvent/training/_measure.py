@@ -1,11 +1,13 @@
 """How good predictions are, beside the classical network's and a guess that learns nothing."""
 
+from collections.abc import Mapping
 from statistics import mean, stdev
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy.special import log_softmax
+from scipy.stats import t as student
 from sklearn.metrics import accuracy_score, f1_score, log_loss, mean_absolute_error, r2_score, root_mean_squared_error
 
 from ._preprocessing import Preprocessing
@@ -43,36 +45,39 @@ def _errors(truth: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
     )
 
 
-def headline(metrics: dict[str, Any]) -> tuple[str, int]:
+def headline(metrics: Mapping[str, Any]) -> tuple[str, int]:
     """The measure that decides, and 1 if more of it is better, else -1."""
     return ("accuracy", 1) if metrics["task"] == "classification" else ("rmse", -1)
 
 
-def shown(metrics: dict[str, Any], value: float) -> str:
-    return f"{value:.1%}" if headline(metrics)[0] == "accuracy" else f"{value:.4g}"
+def number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def verdict(metrics: dict[str, Any]) -> str:
+def shown(metrics: Mapping[str, Any], value: float) -> str:
+    return f"{value:.1%}" if headline(metrics)[0] == "accuracy" else number(value)
+
+
+def verdict(metrics: Mapping[str, Any]) -> str:
     """Which network was better, by how much, and whether that says anything."""
     key, sign = headline(metrics)
     machine, sequential = ([run[key] for run in metrics[name]["seeds"]] for name in ("machine", "sequential"))
     gain = [sign * (a - b) for a, b in zip(machine, sequential, strict=True)]
-    better = "the machine" if mean(gain) > 0 else "the sequential network"
+    better = "The machine" if mean(gain) > 0 else "The sequential network"
     numbers = f"{key} {shown(metrics, mean(machine))} (machine), {shown(metrics, mean(sequential))} (sequential)"
     rows, seeds = metrics["rows"]["test"], len(gain)
-    by = f"{abs(mean(gain)) * 100:.1f} points" if key == "accuracy" else f"{abs(mean(gain)):.3g}"
+
+    def amount(value: float) -> str:
+        return f"{value * 100:.1f}" if key == "accuracy" else number(value)
+
+    by, unit = amount(abs(mean(gain))), " points" if key == "accuracy" else ""
+    if metrics["machine"]["sizes"] == metrics["sequential"]["sizes"]:
+        return f"Both are the same sequential network, and differ by their initialisation: {numbers}."
     if not mean(gain):
         return f"Both networks are equal: {numbers}."
     if seeds == 1:
         many = f" ({round(abs(gain[0]) * rows)} of {rows} test rows)" if key == "accuracy" else ""
-        return (
-            f"{_capital(better)} was better by {by}{many}: {numbers}. One seed says little; --seeds 5 gives the spread."
-        )
-    spread = stdev(gain)
-    doubt = "" if abs(mean(gain)) > 2 * spread / seeds**0.5 else ", which is within the spread"
-    spread_shown = f"{spread * 100:.1f}" if key == "accuracy" else f"{spread:.2g}"
-    return f"{_capital(better)} was better by {by} ± {spread_shown} over {seeds} seeds{doubt}: {numbers}."
-
-
-def _capital(text: str) -> str:
-    return text[0].upper() + text[1:]
+        return f"{better} was better by {by}{unit}{many}: {numbers}. One seed says little; --seeds 5 gives the spread."
+    half = float(student.ppf(0.975, seeds - 1)) * stdev(gain) / seeds**0.5
+    doubt = "" if abs(mean(gain)) > half else ", so it may be chance"
+    return f"{better} was better by {by} ± {amount(half)}{unit} (95 % interval over {seeds} seeds){doubt}: {numbers}."

@@ -1,6 +1,7 @@
 """A machine between features and outputs, and the classical network with as many parameters."""
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from .._dense import DenseMachine
 from .._machine import StructuredMachine
 from .._partition import Partition, connect
 from .._recurrent import RecurrentMachine
+from ._data import available_memory
 
 KINDS: dict[str, type[Any]] = {"dense": DenseMachine, "conv": ConvMachine, "recurrent": RecurrentMachine}
 
@@ -64,8 +66,17 @@ def build(
     **options: Any,
 ) -> Network:
     """A network of that kind; its first and last block have σ = identity."""
+    taps = options.get("lags", 0) + 1 if kind == "recurrent" else prod(_pair(options.get("kernel_size", 1)))
+    needed = 4 * 8 * taps * (inputs + sum(hidden) + outputs) ** 2  # W with its gradient, Adam's moments and copies
+    if needed > available_memory():
+        sizes = (inputs, *hidden, outputs)
+        raise ValueError(f"a {kind} machine of sizes={sizes} needs about {needed / 2**30:.1f} GiB of memory to train")
     activations = ["identity", *(activation for _ in hidden), "identity"]
     return Network(KINDS[kind]((inputs, *hidden, outputs), activations, connections=connections, **options))
+
+
+def _pair(kernel_size: int | tuple[int, ...]) -> tuple[int, ...]:
+    return (kernel_size,) if isinstance(kernel_size, int) else kernel_size
 
 
 def parameters_read(machine: StructuredMachine) -> int:

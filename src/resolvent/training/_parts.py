@@ -48,7 +48,7 @@ def divide(data: Data, settings: Settings) -> Parts:
     return Parts(divided, preprocessing, inputs, goals if not goals.is_floating_point() else goals.float())
 
 
-def rows_of(parts: Parts, part: str) -> Rows:
+def rows_of(parts: Parts, part: str, lags: int = 0) -> Rows:
     """A part to learn from: its rows; of a series, stretches with the next value for target, or all that leads to it.
 
     What is NaN in a target does not count.
@@ -58,7 +58,7 @@ def rows_of(parts: Parts, part: str) -> Rows:
         return Rows(parts.inputs[rows], parts.goals[rows])
     following = torch.cat([parts.goals[1:], parts.goals.new_full((1, 1), torch.nan)])
     if part == "train":
-        length = min(WINDOW, len(rows) - 1)
+        length = min(max(WINDOW, 2 * lags), len(rows) - 1)
         starts = range(0, len(rows) - length, max(1, len(rows) // MOST_WINDOWS))
         return Rows(*(torch.stack([x[i : i + length] for i in starts]) for x in (parts.inputs, following)))
     counted = torch.zeros(len(parts.inputs), 1, dtype=torch.bool)

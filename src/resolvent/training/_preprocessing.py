@@ -14,7 +14,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from ._data import Data
+from ._data import LARGEST, Data
 
 FORMAT, VERSION = "resolvent preprocessing", 1
 
@@ -33,13 +33,13 @@ class Column:
         if self.categories is not None:
             texts = _texts(values.to_frame()).fillna(self.fill).to_numpy()
             return (texts == np.array(self.categories, dtype=object)).astype(float)
-        numbers = pd.to_numeric(values, errors="coerce")
-        wrong = (numbers.isna() & values.notna()) | np.isinf(numbers)
+        numbers = pd.to_numeric(values, errors="coerce").to_numpy(float, na_value=np.nan)
+        wrong = (np.isnan(numbers) & values.notna().to_numpy()) | (np.abs(numbers) >= LARGEST)
         if wrong.any():
-            raise ValueError(
-                f"column {self.name!r} must be numbers, row {wrong.argmax() + 1} has {values[wrong.idxmax()]!r}"
-            )
-        return ((numbers.fillna(self.fill).to_numpy(float) - self.mean) / self.scale)[:, None]
+            row = int(wrong.argmax())
+            needed = f"must be numbers below {LARGEST:.0e}"
+            raise ValueError(f"column {self.name!r} {needed}, row {row + 1} has {values.iloc[row]}")
+        return ((np.where(np.isnan(numbers), self.fill, numbers) - self.mean) / self.scale)[:, None]
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,11 @@ class Preprocessing:
 
     def inputs(self, frame: pd.DataFrame) -> np.ndarray:
         """(rows, features), or (rows, channels, height, width) for images; columns may be in any order."""
+        frame = frame.rename(columns=str)
         missing = [column.name for column in self.columns if column.name not in frame]
         if missing:
-            raise ValueError(f"the data lacks the columns {', '.join(missing)}")
+            hint = ": a forecast is made from the values before it" if self.target in missing else ""
+            raise ValueError(f"the data lacks the columns {', '.join(missing)}{hint}")
         features = np.concatenate([column.apply(frame[column.name]) for column in self.columns], 1)
         return features.reshape(-1, *self.image) if self.image else features
 
@@ -71,7 +73,7 @@ class Preprocessing:
         """The most likely classes, or numbers in the target's own units."""
         if self.classes is not None:
             return np.array(self.classes, dtype=object)[outputs.argmax(1)]
-        return outputs[..., 0] * self.scale + self.mean
+        return outputs[..., 0].astype(float) * self.scale + self.mean
 
     def to_json(self) -> dict[str, Any]:
         return {"format": FORMAT, "version": VERSION} | asdict(self)
@@ -84,21 +86,31 @@ class Preprocessing:
         try:
             fields["columns"] = tuple(Column(**column) for column in fields["columns"])
             fields["image"] = fields["image"] and tuple(fields["image"])
-            return cls(**fields)
+            read = cls(**fields)
         except (TypeError, KeyError) as error:
             raise ValueError(f"not a preprocessing of version {VERSION}: {error}") from None
+        numbers = [read.mean, read.scale, *(n for c in read.columns for n in (c.mean, c.scale))]
+        numbers += [c.fill for c in read.columns if c.categories is None]
+        if not read.columns or read.classes == [] or not all(isinstance(n, int | float) for n in numbers):
+            raise ValueError(f"not a preprocessing of version {VERSION}: its columns, classes or numbers are wrong")
+        return read
+
+    @property
+    def features(self) -> int:
+        """How many numbers a row becomes."""
+        return sum(1 if column.categories is None else len(column.categories) for column in self.columns)
 
 
 def fit(data: Data, rows: Sequence[int] | np.ndarray) -> Preprocessing:
     """The preprocessing of the data, from these rows alone."""
     train, target = data.inputs.iloc[rows], data.target.iloc[rows]
-    classes = mean = scale = None
+    classes, mean, scale = None, 0.0, 1.0
     if data.task == "classification":
         classes = np.unique(data.target.to_numpy()).tolist()
     else:
         mean, scale = _center(target.to_numpy(float)[:, None])
-    columns = _image_columns(train) if data.image else _table_columns(train)
-    return Preprocessing(data.task, str(data.target.name), columns, data.image, classes, mean or 0.0, scale or 1.0)
+    columns = _image_columns(train) if data.image else _table_columns(train.dropna(axis=1, how="all"))
+    return Preprocessing(data.task, str(data.target.name), columns, data.image, classes, mean, scale)
 
 
 def transformer(train: pd.DataFrame) -> ColumnTransformer:
@@ -145,5 +157,9 @@ def _kinds(frame: pd.DataFrame) -> tuple[list[str], list[str]]:
 
 
 def _texts(frame: pd.DataFrame) -> pd.DataFrame:
-    """Categories as texts, missing ones as NaN."""
-    return frame.astype(object).map(str, na_action="ignore").astype(object).where(frame.notna(), np.nan)
+    """Categories as texts, missing ones as NaN; a whole number's text does not depend on the rows beside it."""
+
+    def text(value: Any) -> str:
+        return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+    return frame.astype(object).map(text, na_action="ignore").astype(object).where(frame.notna(), np.nan)

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -13,11 +13,11 @@ def rank() -> int:
     return int(os.environ.get("RANK", 0))
 
 
-def same_for_all(folder: Path) -> Path:
-    """The first process's folder, in all of them."""
+def same_for_all(value: Any) -> Any:
+    """The first process's value, in all of them; each waits for it."""
     if not dist.is_initialized():
-        return folder
-    shared = [folder]
+        return value
+    shared = [value]
     dist.broadcast_object_list(shared)
     return shared[0]
 

@@ -11,7 +11,7 @@ from .. import plot
 from .._machine import StructuredMachine
 from .._page import write_page
 from .._recurrent import RecurrentMachine
-from ._measure import headline, shown
+from ._measure import headline, number, shown
 from ._network import arithmetic, shortcuts
 
 Curves = Mapping[str, Sequence[Mapping[str, float]]]
@@ -32,7 +32,7 @@ def write_report(
     figures = {
         "learning-curve": (
             learning_curve(curves),
-            "Loss after each epoch; the weights kept are those of the lowest validation loss.",
+            "Loss after each epoch, from the first seed; the weights kept are those of the lowest validation loss.",
         ),
         **pictures(machine),
     }
@@ -73,7 +73,8 @@ def summary(machine: StructuredMachine) -> dict[str, Any]:
         **machine._arguments,
         "depth": machine.depth,
         f"arithmetic for a {unit}": f"{arithmetic(machine):,} multiplications and additions",
-        "strongest shortcuts": ", ".join(f"{name} ({norm:.2f})" for name, norm in shortcuts(machine)[:5]) or "none",
+        "strongest shortcuts, by norm": ", ".join(f"{name} ({norm:.2f})" for name, norm in shortcuts(machine)[:5])
+        or "none",
     }
 
 
@@ -92,7 +93,7 @@ def scores(metrics: Mapping[str, Any]) -> list[list[str]]:
 
 def _spread(metrics: Mapping[str, Any], name: str, values: Sequence[float]) -> str:
     def text(value: float) -> str:
-        return shown(dict(metrics), value) if name == headline(dict(metrics))[0] else f"{value:.4g}"
+        return shown(metrics, value) if name == headline(metrics)[0] else number(value)
 
     return text(float(np.mean(values))) + (f" ± {text(float(np.std(values, ddof=1)))}" if len(values) > 1 else "")
 

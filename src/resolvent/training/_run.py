@@ -17,22 +17,23 @@ from .._load import load
 from .._machine import StructuredMachine
 from .._recurrent import RecurrentMachine
 from ._data import Data, read
-from ._fit import fit
+from ._fit import Diverged, fit
 from ._measure import measure, naive, verdict
 from ._network import Network, Prediction, StepPrediction, build, parameters_read, sequential_like
 from ._parts import Parts, divide, rows_of
 from ._preprocessing import Preprocessing
 from ._processes import processes, rank, same_for_all
-from ._report import write_report
+from ._report import scores, write_report
 from ._settings import (
     METRICS,
     Settings,
     choose,
+    forget,
     is_unfinished,
     read_json,
-    require_free,
     resumed,
     settings_of,
+    why_taken,
     write_json,
     write_settings,
 )
@@ -117,28 +118,43 @@ def train(
     given |= dict(connections=connections, epochs=epochs, batch_size=batch_size, seed=seed, seeds=seeds, device=device)
     given |= dict(sizes=None if sizes is None else tuple(sizes))
     folder = None if out is None else Path(out)
-    with processes(), torch.random.fork_rng(devices=[]):  # the caller's random numbers stay the caller's
+    with (
+        processes(),
+        torch.random.fork_rng(devices=range(torch.cuda.device_count())),
+    ):  # the caller's random numbers stay the caller's
         if resume:
             data, given = resumed(folder, data, given)
         data = "digits" if data is None else data
         learned = read(data, given["target"], given["task"])
         settings = choose(given, learned, "a data frame" if isinstance(data, pd.DataFrame) else os.fspath(data))
-        if resume and settings.digest != settings_of(cast(Path, folder)).digest:
-            raise ValueError(f"{settings.data} has changed since the run in {folder} began")
+        if resume:
+            before = settings_of(cast(Path, folder))
+            if settings.digest != before.digest:
+                raise ValueError(f"{settings.data} has changed since the run in {folder} began")
+            if settings.processes != before.processes:
+                raise ValueError(f"the run in {folder} has {before.processes} processes, not {settings.processes}")
         parts = divide(learned, settings)
         networks = {
             (name, s): _network(learned, settings, parts, s, name == "sequential")
             for s in range(settings.seed, settings.seed + settings.seeds)
             for name in ("machine", "sequential")
         }
-        if folder is not None and not resume and rank() == 0:
-            require_free(folder)
+        taken = same_for_all(None if folder is None or resume else why_taken(folder))
+        if taken:
+            raise ValueError(taken)
         if progress and rank() == 0:
             _announce(learned, settings, networks["machine", settings.seed].machine)
         if folder is not None:  # only here, where all is known to be well, the first file is written
-            return _run(learned, settings, parts, networks, folder, progress, keep=True)
+            try:
+                return _run(learned, settings, parts, networks, folder, progress, keep=True)
+            except Diverged:
+                if rank() == 0:
+                    forget(folder)
+                raise
         with tempfile.TemporaryDirectory(prefix="resolvent-") as temporary:
-            return _run(learned, settings, parts, networks, same_for_all(Path(temporary)), progress, keep=False)
+            trained = _run(learned, settings, parts, networks, same_for_all(Path(temporary)), progress, keep=False)
+            same_for_all(None)  # the folder is gone when the first process leaves
+            return trained
 
 
 def open_run(folder: str | os.PathLike) -> Trained:
@@ -154,6 +170,16 @@ def open_run(folder: str | os.PathLike) -> Trained:
         preprocessing = Preprocessing.from_json(read_json(folder / PREPROCESSING))
     except ValueError as error:
         raise ValueError(f"{folder / PREPROCESSING}: {error}") from None
+    outputs = 1 if preprocessing.classes is None else len(preprocessing.classes)
+    inputs = preprocessing.image[0] if preprocessing.image and machine.kind == "conv" else preprocessing.features
+    sizes = machine.partition.sizes
+    if (inputs, outputs) != (sizes[0], sizes[-1]):
+        said = f"{inputs} inputs and {outputs} outputs, the machine has {sizes[0]} and {sizes[-1]}"
+        raise ValueError(f"{folder / PREPROCESSING} is for {said}")
+    try:
+        _ = scores(metrics), metrics["verdict"], metrics["target"]
+    except (KeyError, TypeError, IndexError, AttributeError, ValueError):
+        raise ValueError(f"{folder / METRICS} does not have the metrics of a run") from None
     return Trained(machine.requires_grad_(False), metrics, preprocessing, folder)
 
 
@@ -185,7 +211,7 @@ def _run(
 ) -> Trained:
     if rank() == 0:
         write_settings(folder, settings)
-    train, validation = rows_of(parts, "train"), rows_of(parts, "validation")
+    train, validation = rows_of(parts, "train", settings.lags or 0), rows_of(parts, "validation")
     test = parts.rows["test"]
     metrics: dict[str, Any] = dict(data=settings.data, task=data.task, target=str(data.target.name))
     metrics |= dict(rows={part: len(rows) for part, rows in parts.rows.items()}, notes=list(data.notes))
@@ -211,8 +237,8 @@ def _run(
             metrics[name], curves[name] = dict(sizes=sizes, parameters=count, seeds=[]), history
             predicted = parts.preprocessing.predictions(outputs) if predicted is None else predicted
         best = min(range(len(history)), key=lambda epoch: history[epoch]["val_loss"])
-        scores = measure(parts.preprocessing, data.target.iloc[test], outputs)
-        metrics[name]["seeds"].append(dict(seed=seed, epochs=len(history), best_epoch=best + 1, **scores))
+        measured = measure(parts.preprocessing, data.target.iloc[test], outputs)
+        metrics[name]["seeds"].append(dict(seed=seed, epochs=len(history), best_epoch=best + 1, **measured))
     metrics["naive"] = naive(parts.preprocessing, data.target, parts.rows)
     metrics["verdict"] = verdict(metrics)
     machine = networks["machine", settings.seed].machine.requires_grad_(False)
@@ -228,7 +254,7 @@ def _run(
 
 
 def _announce(data: Data, settings: Settings, machine: StructuredMachine) -> None:
-    kind = "images" if data.image else "columns"
+    kind = "images" if data.image else "columns" if len(data.inputs.columns) > 1 else "column"
     count = "×".join(map(str, data.image[1:])) if data.image else len(data.inputs.columns)
     what = f"{settings.data}: {settings.task} of {str(data.target.name)!r}, {len(data.target):,} rows, {count} {kind}"
     print(f"{what}\n{machine.kind} machine {' → '.join(map(str, machine.partition.sizes))}, depth {machine.depth}")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from .._partition import integer, integers
 from ._data import Data
 
 SETTINGS, METRICS = "settings.json", "metrics.json"
@@ -32,6 +34,7 @@ class Settings:
     seed: int
     seeds: int
     device: str
+    processes: int
     digest: str  # of the data
 
 
@@ -66,14 +69,16 @@ def choose(given: dict[str, Any], data: Data, name: str) -> Settings:
     values |= dict(task=data.task, machine=kind, digest=data.digest(), data=name, target=given["target"])
     values["lags"] = 3 if series and given["lags"] is None else given["lags"]
     values["device"] = best if given["device"] in (None, "auto") else given["device"]
-    settings = Settings(**values)
+    values["processes"] = int(os.environ.get("WORLD_SIZE", 1))
     for key, least in (("epochs", 1), ("batch_size", 1), ("seeds", 1), ("seed", 0), ("lags", 0)):
-        value = getattr(settings, key)
-        if value is not None and value < least:
-            raise ValueError(f"{key}={value} must be at least {least}")
-    if not 0 < settings.lr < float("inf"):
-        raise ValueError(f"lr={settings.lr} must be positive")
-    return settings
+        if values[key] is not None:
+            values[key] = integer(key, values[key], minimum=least)
+    if values["seed"] + values["seeds"] > 2**32:
+        raise ValueError(f"seed={values['seed']} must be below 2³²")
+    if not isinstance(values["lr"], int | float) or not 0 < values["lr"] < float("inf"):
+        raise ValueError(f"lr={values['lr']} must be positive")
+    values["sizes"] = integers("sizes", values["sizes"])
+    return Settings(**values)
 
 
 def resumed(folder: Path | None, data: Any, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -93,9 +98,11 @@ def resumed(folder: Path | None, data: Any, given: dict[str, Any]) -> tuple[Any,
 
 def settings_of(folder: Path) -> Settings:
     if not (folder / SETTINGS).is_file():
-        raise FileNotFoundError(f"{folder} has no run to go on with")
+        raise FileNotFoundError(f"{folder} has no run to go on with: start it without --resume")
     values = read_json(folder / SETTINGS)
     if not isinstance(values, dict) or set(values) != {field.name for field in fields(Settings)}:
+        raise ValueError(f"{folder / SETTINGS} does not have the settings of a run")
+    if not isinstance(values["sizes"], list) or not isinstance(values["processes"], int):
         raise ValueError(f"{folder / SETTINGS} does not have the settings of a run")
     values["sizes"] = tuple(values["sizes"])
     return Settings(**values)
@@ -106,10 +113,22 @@ def write_settings(folder: Path, settings: Settings) -> None:
     write_json(folder / SETTINGS, asdict(settings))
 
 
-def require_free(folder: Path) -> None:
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+def why_taken(folder: Path) -> str | None:
+    """What is wrong with the folder for a new run, if anything."""
+    if folder.exists() and not folder.is_dir():
+        return f"out={folder} is a file"
+    if folder.exists() and any(folder.iterdir()):
         hint = "go on with it by --resume" if is_unfinished(folder) else "name another one"
-        raise ValueError(f"out={folder} exists and is not empty: {hint}")
+        return f"out={folder} exists and is not empty: {hint}"
+    return None
+
+
+def forget(folder: Path) -> None:
+    """Remove what an unfinished run wrote, and the folder if that was all."""
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    (folder / SETTINGS).unlink(missing_ok=True)
+    if not any(folder.iterdir()):
+        folder.rmdir()
 
 
 def is_unfinished(folder: Path) -> bool:
@@ -119,8 +138,10 @@ def is_unfinished(folder: Path) -> bool:
 def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
+    except OSError:
+        raise FileNotFoundError(f"{path} cannot be opened") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
 
 
 def write_json(path: Path, content: Any) -> None:
