@@ -161,6 +161,16 @@ def test_the_command_says_what_to_install_where_its_libraries_are_missing(monkey
         main()
 
 
+def test_train_says_what_to_install_where_its_libraries_are_missing(monkeypatch):
+    import resolvent as rv
+
+    for name in [name for name in sys.modules if name.startswith("resolvent.training")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ModuleNotFoundError, match=r"rv\.train needs pandas: pip install 'resolvent\[train\]'"):
+        _ = rv.train
+
+
 def test_brackets_in_names_are_printed_as_they_are(command, tmp_path):
     table = pd.DataFrame({"a": np.arange(60.0), "speed [/m]": np.arange(60.0) ** 2})
     table.to_csv(tmp_path / "data.csv", index=False)

@@ -22,7 +22,9 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     """`train`, whose libraries are imported when it is first asked for."""
     if name == "train":
-        from .training import train
-
+        try:
+            from .training import train
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(f"rv.train needs {error.name}: pip install 'resolvent[train]'") from None
         return train
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
