@@ -124,6 +124,14 @@ def test_an_exported_run_predicts_the_same(name, command, runs, tmp_path):
     np.testing.assert_allclose(actual, expected.to_numpy(float), rtol=1e-4, atol=1e-5)
 
 
+def test_export_says_what_to_install(command, runs, monkeypatch):
+    from resolvent import export
+
+    monkeypatch.setattr(export, "find_spec", lambda name: None)
+    status, _, complaint = command("export", runs / "diabetes", "--onnx", "net.onnx")
+    assert (status, complaint) == (1, "error: ONNX files need onnx: pip install 'resolvent[onnx]'\n")
+
+
 def test_an_exported_series_goes_step_by_step(command, runs, tmp_path):
     import onnxruntime
 

@@ -251,7 +251,7 @@ def run() -> None:
     warnings.filterwarnings("ignore", ".*LeafSpec.* is deprecated")  # PyTorch's own, in ONNX export
     try:
         app()
-    except (ValueError, TypeError, OSError) as error:
+    except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
         if training.rank() == 0:
             print("error: " + " ".join(str(error).split()), file=sys.stderr)
         sys.exit(1)

@@ -1,6 +1,7 @@
 """Machines for other programs: `onnx` writes a file that any ONNX runtime runs."""
 
 import os
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -32,6 +33,9 @@ def write(
     outputs: list[str],
 ) -> None:
     """Write any module: each input's name with an example and its dynamic axes, and the names of the outputs."""
+    for package in ("onnx", "onnxscript"):
+        if find_spec(package) is None:
+            raise ModuleNotFoundError(f"ONNX files need {package}: pip install 'resolvent[onnx]'")
     was_training = module.training
     try:
         torch.onnx.export(
