@@ -125,6 +125,7 @@ BAD = {
 }
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize("name", BAD)
 def test_bad_data_is_refused_by_name_and_leaves_nothing_behind(name, tmp_path):
     content, options, message = BAD[name]

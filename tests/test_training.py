@@ -189,6 +189,7 @@ def interrupt_at(epoch):
     return hook
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize(
     ("file", "change", "message"),
     [
