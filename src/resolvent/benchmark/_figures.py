@@ -45,7 +45,7 @@ def figures(measured: Mapping[str, Rows]) -> tuple[Figure, Figure]:
         authors = {case: AUTHORS[case, device] for case in ours}
         place = rows[0]["device"]
         for i, (name, series) in enumerate(
-            (("machine", ours), ("loop, PyTorch", loop), ("the authors' program", authors))
+            (("machine, passes", ours), ("loop, PyTorch", loop), ("the authors' program", authors))
         ):
             for half, (label, hatch) in enumerate((("forward", ""), ("backward", "///"))):
                 positions = [j + (2 * i + half - 2.5) * 0.13 for j in range(len(ours))]

@@ -118,10 +118,8 @@ def train(
     given |= dict(connections=connections, epochs=epochs, batch_size=batch_size, seed=seed, seeds=seeds, device=device)
     given |= dict(sizes=None if sizes is None else tuple(sizes))
     folder = None if out is None else Path(out)
-    with (
-        processes(),
-        torch.random.fork_rng(devices=range(torch.cuda.device_count())),
-    ):  # the caller's random numbers stay the caller's
+    random_state = torch.random.fork_rng(devices=range(torch.cuda.device_count()))  # the caller's stays as it is
+    with processes(), random_state:
         if resume:
             data, given = resumed(folder, data, given)
         data = "digits" if data is None else data
