@@ -61,6 +61,15 @@ def test_the_papers_table_has_its_twelve_rows(pages):
     assert "29,504" in text
 
 
+def test_rows_that_were_not_measured_have_the_authors_numbers_alone():
+    head, *rows = _page.timings({})
+    assert len(rows) == 12
+    for row in rows:
+        assert len(row) == len(head) == 11
+        assert row[2:8] == ["–"] * 6
+        assert float(row[8].replace(",", "")) > 0
+
+
 def test_what_comes_from_the_data_is_escaped(tmp_path):
     import pandas as pd
 
