@@ -63,7 +63,7 @@ def learn(steps: int = 1500) -> tuple[Figure, str]:
         prediction = machine(finer)[:, -1]
     target = polynomial(finer)
     return draw(points, target, prediction, losses), (
-        f"mean squared error {losses[-1]:.2e} on the {len(points)} training points and "
+        f"Mean squared error {losses[-1]:.2e} on the {len(points)} training points and "
         f"{(prediction - target).square().mean():.2e} on {len(finer)} others; "
         f"the polynomial's variance is {target.var():.2f}"
     )

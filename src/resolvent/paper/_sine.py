@@ -72,4 +72,4 @@ def learn(steps: int = 400) -> tuple[Figure, str]:
     above.legend(loc="upper right", ncols=4)
     below.legend()
     variance = f"the target's variance is {target.var():.2f}, the noise's {NOISE**2:.2f}"
-    return figure, f"mean squared test error after one period: {', '.join(errors)}; {variance}"
+    return figure, f"Mean squared test error after one period: {', '.join(errors)}; {variance}"

@@ -92,10 +92,12 @@ def scores(metrics: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _spread(metrics: Mapping[str, Any], name: str, values: Sequence[float]) -> str:
-    def text(value: float) -> str:
-        return shown(metrics, value) if name == headline(metrics)[0] else number(value)
-
-    return text(float(np.mean(values))) + (f" ± {text(float(np.std(values, ddof=1)))}" if len(values) > 1 else "")
+    percent = name == headline(metrics)[0] == "accuracy"
+    middle = shown(metrics, float(np.mean(values))) if percent else number(float(np.mean(values)))
+    if len(values) == 1:
+        return middle
+    spread = float(np.std(values, ddof=1))
+    return f"{middle} ± {f'{spread:.1%}' if percent else number(float(f'{spread:.2g}'))}"
 
 
 def learning_curve(curves: Curves) -> Figure:
