@@ -35,3 +35,9 @@ def test_the_tests_that_a_page_names_exist(page):
             file = named or file
             assert file, f"{test} has no file in {line!r}"
             assert re.search(rf"(def|class) {test}", sources[file]), f"{test} is not in {file}"
+
+
+def test_importing_the_library_needs_torch_and_little_else():
+    heavy = ("torch._dynamo", "lightning", "matplotlib", "networkx", "onnx", "pandas", "sklearn", "typer")
+    code = f"import sys, resolvent; print([name for name in {heavy} if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "[]\n"

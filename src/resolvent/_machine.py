@@ -23,6 +23,12 @@ INPUTS = ("y0", "z0", "dy0", "dz0", "u0", "v0")
 """What may be short or None."""
 
 
+def _constant(function: Any) -> Any:
+    """What `torch.compiler.assume_constant_result` does, without importing the compiler: that takes a second."""
+    function._dynamo_marked_constant = True
+    return function
+
+
 class StructuredMachine(nn.Module):
     """The machine f = W + σ on X = Y ⊕ Z, where W is read only from earlier blocks to later ones.
 
@@ -201,11 +207,11 @@ class StructuredMachine(nn.Module):
             return self._compiled_plan_at(steps, history)
         return self._plan_at(steps, history)
 
-    @torch.compiler.assume_constant_result  # a compiler is not to trace how the plan is built
+    @_constant  # a compiler is not to trace how the plan is built
     def _plan_at(self, time_steps: int, history: int) -> Plan:
         return make_plan(self.partition, self.connections, time_steps, history)
 
-    @torch.compiler.assume_constant_result
+    @_constant
     def _compiled_plan_at(self, time_steps: int, history: int) -> Plan:
         """Where a fast executor serves, compiled code calls it; elsewhere the compiler may fuse the steps."""
         plan = self._plan_at(time_steps, history)
