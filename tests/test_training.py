@@ -309,7 +309,7 @@ class TestResume:
 
 @pytest.mark.unchecked
 def test_two_processes_train_together(tmp_path):
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29533"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += ["-m", "resolvent", "train", "diabetes", "--epochs", "2"]
     environment = os.environ | dict(OMP_NUM_THREADS="1")
     output = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
