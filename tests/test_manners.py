@@ -26,7 +26,7 @@ def build(name):
 
 
 @each_kind
-def test_half_and_other_types_and_back(name):
+def test_a_machine_moves_between_precisions_and_back(name):
     machine, x = build(name)
     half = copy.deepcopy(machine).half()
     assert half(x.half()).dtype == torch.float16
@@ -35,7 +35,7 @@ def test_half_and_other_types_and_back(name):
 
 
 @each_kind
-def test_parametrization(name):
+def test_a_parametrized_weight_is_the_one_solved_with(name):
     """The weight may be any function of other parameters."""
     machine, x = build(name)
     weight = machine.weight.detach().clone()
@@ -54,7 +54,7 @@ def test_parametrization(name):
 
 
 @each_kind
-def test_weight_norm(name):
+def test_weight_norm_leaves_the_function_and_trains_its_own_parameters(name):
     machine, x = build(name)
     with torch.no_grad():
         machine.weight.add_(0.1)  # a row of zeros has no direction
@@ -66,7 +66,7 @@ def test_weight_norm(name):
 
 
 @each_kind
-def test_pruning(name):
+def test_a_pruned_machine_is_the_machine_of_the_pruned_weight(name):
     machine, x = build(name)
     prune.l1_unstructured(machine, "weight", amount=0.5)
     pruned = functional_call(build(name)[0], {"weight": machine.weight.detach()}, (x,))
@@ -79,7 +79,7 @@ def test_pruning(name):
 
 
 @each_kind
-def test_hooks_and_clipping(name):
+def test_hooks_see_every_gradient_and_clipping_bounds_it(name):
     machine, x = build(name)
     seen = []
     machine.register_forward_hook(lambda module, inputs, output: seen.append(output.shape))
@@ -93,7 +93,7 @@ def test_hooks_and_clipping(name):
 
 
 @each_kind
-def test_activation_checkpointing(name):
+def test_checkpointed_gradients_are_the_gradients(name):
     machine, x = build(name)
     plain = torch.autograd.grad(machine(x).square().sum(), machine.weight)
     again = torch.autograd.grad(checkpoint(machine, x, use_reentrant=False).square().sum(), machine.weight)
@@ -101,7 +101,7 @@ def test_activation_checkpointing(name):
 
 
 @each_kind
-def test_deterministic_algorithms(name):
+def test_deterministic_algorithms_give_the_same_bits_twice(name):
     machine, x = build(name)
     torch.use_deterministic_algorithms(True)
     try:
@@ -112,7 +112,7 @@ def test_deterministic_algorithms(name):
 
 
 @each_kind
-def test_grad_scaler(name):
+def test_scaled_losses_give_unscaled_steps(name):
     """Scaled by a power of two and back: in float32 the step is that without a scaler."""
     machine, x = build(name)
     machine, x = machine.float(), x.float()

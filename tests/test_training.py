@@ -1,5 +1,6 @@
 """One call trains a machine on data, and can be stopped at any moment."""
 
+import copy
 import dataclasses
 import json
 import os
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -174,6 +176,19 @@ def test_validation_counts_its_own_part_alone():
     parts = _parts.divide(data, settings)
     targets = _parts.rows_of(parts, "validation").targets.flatten()
     assert_equal(targets[~targets.isnan()], parts.goals[parts.rows["validation"]].flatten())
+
+
+def test_the_seed_decides_the_order_of_rows(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    rows = _fit.Rows(torch.randn(64, 3, generator=generator), torch.randn(64, 1, generator=generator))
+    network = _network.build("dense", 3, (4,), 1, "tanh", "all")
+    options: Any = dict(epochs=1, lr=1e-2, batch_size=8, device="cpu", title="", progress=False)
+    seeds = {"a": 0, "again": 0, "b": 1}
+    losses = {
+        name: _fit.fit(copy.deepcopy(network), rows, rows, tmp_path / name, seed=seed, **options)
+        for name, seed in seeds.items()
+    }
+    assert losses["a"] == losses["again"] != losses["b"]
 
 
 def test_settings_of_pytorch_stay_the_callers():

@@ -40,6 +40,13 @@ def write(folder: str | os.PathLike, specification: dict[str, Any], tensors: Map
     (folder / NEXT).replace(folder / SPECIFICATION)
 
 
+def replace_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    aside = path.with_name(f"{path.name}.new")
+    aside.write_text(text, encoding="utf-8")
+    aside.replace(path)
+
+
 def read(folder: str | os.PathLike) -> tuple[dict[str, Any], Path]:
     """The specification without its head, and the path of the weights that belong to it."""
     folder = Path(folder)

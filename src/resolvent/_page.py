@@ -10,6 +10,8 @@ from jinja2 import Environment, PackageLoader
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from ._folder import replace_text
+
 
 def write_page(path: Path, figures: Mapping[str, tuple[Figure, str]], **content: Any) -> None:
     """Fill the template of the page's name. Each figure, with its caption, is also an SVG file beside the page."""
@@ -19,9 +21,7 @@ def write_page(path: Path, figures: Mapping[str, tuple[Figure, str]], **content:
         embedded[name] = dict(svg=b64encode(svg).decode(), caption=caption)
     environment = Environment(loader=PackageLoader("resolvent"), autoescape=True, trim_blocks=True)
     text = environment.get_template(path.name).render(figures=embedded, **content)
-    aside = path.with_name(f"{path.name}.new")
-    aside.write_text(text, encoding="utf-8")
-    aside.replace(path)
+    replace_text(path, text)
 
 
 def write_figure(path: Path, figure: Figure) -> bytes:

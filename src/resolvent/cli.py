@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from . import benchmark, training
+from ._folder import replace_text
 from ._page import write_figure
 from .paper import reproduce
 from .training import EMBEDDED
@@ -135,9 +136,7 @@ def predict(
     if not path.parent.is_dir():
         raise FileNotFoundError(f"the folder {path.parent} does not exist")
     predicted = trained.predict(frame)
-    aside = path.with_name(f"{path.name}.new")
-    predicted.to_csv(aside, index=False)
-    aside.replace(path)
+    replace_text(path, predicted.to_csv(index=False))
     console.print(f"{len(predicted):,} predictions of {trained.preprocessing.target} in {path}", soft_wrap=True)
 
 

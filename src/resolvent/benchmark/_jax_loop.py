@@ -1,4 +1,4 @@
-"""The loop of `programs.py` in JAX, for `jax.jit`: functions of (y0, weights) to z."""
+"""The loop of `_programs.py` in JAX, for `jax.jit`, line by line as its users would write it: (y0, weights) to z."""
 
 # pyright: reportMissingImports=false
 

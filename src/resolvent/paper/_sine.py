@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from .._conv import ConvMachine
 from .._recurrent import RecurrentMachine
+from ..training import Network
 
 PERIOD, NOISE, TIME_STEPS = 25, 0.3, 100
 
@@ -20,17 +21,6 @@ def series(batch: int) -> tuple[Tensor, Tensor]:
     return t.sin() + NOISE * torch.randn(t.shape), (t + math.pi / 2).sin()
 
 
-class TimeFirst(nn.Module):
-    """A convolutional machine on (batch, time, channels)."""
-
-    def __init__(self, machine: ConvMachine):
-        super().__init__()
-        self.machine = machine
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.machine(x.mT).mT
-
-
 def train(name: str, model: nn.Module, steps: int) -> list[float]:
     optimizer = torch.optim.Adam(model.parameters(), 5e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
@@ -38,7 +28,7 @@ def train(name: str, model: nn.Module, steps: int) -> list[float]:
     for _ in track(range(steps), name):
         x, target = series(32)
         optimizer.zero_grad()
-        loss = (model(x)[..., -1:] - target).square().mean()
+        loss = (model(x) - target).square().mean()
         loss.backward()
         optimizer.step()
         schedule.step()
@@ -51,8 +41,8 @@ def learn(steps: int = 400) -> tuple[Figure, str]:
     torch.manual_seed(0)
     sizes, activation = (1, 8, 8, 1), ["identity", "tanh", "tanh", "identity"]
     models = {
-        "convolutional": TimeFirst(ConvMachine(sizes, activation, kernel_size=9, padding="causal")),
-        "recurrent": RecurrentMachine(sizes, activation, lags=2),
+        "convolutional": Network(ConvMachine(sizes, activation, kernel_size=9, padding="causal")),
+        "recurrent": Network(RecurrentMachine(sizes, activation, lags=2)),
     }
     x, target = series(200)
     figure = Figure(figsize=(9, 6), layout="constrained")
@@ -63,7 +53,7 @@ def learn(steps: int = 400) -> tuple[Figure, str]:
     for name, model in models.items():
         losses = train(name, model, steps)
         with torch.no_grad():
-            prediction = model(x)[..., -1:]
+            prediction = model(x)
         errors.append(f"{name} {(prediction - target)[:, PERIOD:].square().mean():.4f}")
         above.plot(prediction[0, :, 0], label=name)
         below.semilogy(losses, label=name)

@@ -4,6 +4,7 @@ from ._data import EMBEDDED as EMBEDDED
 from ._data import Data as Data
 from ._data import read as read
 from ._data import table as table
+from ._network import Network as Network
 from ._processes import processes as processes
 from ._processes import rank as rank
 from ._processes import same_for_all as same_for_all

@@ -21,6 +21,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
+from .._folder import replace_text
 from ._network import Network
 from ._processes import rank
 
@@ -151,9 +152,7 @@ def fit(
             except SystemExit:  # what Lightning makes of Ctrl-C
                 raise KeyboardInterrupt from None
         if trainer.is_global_zero:
-            text = json.dumps(training.history)
-            (folder / f"{FINISHED}.new").write_text(text)
-            (folder / f"{FINISHED}.new").replace(folder / FINISHED)
+            replace_text(folder / FINISHED, json.dumps(training.history))
         trainer.strategy.barrier()
     history = json.loads((folder / FINISHED).read_text())
     if not any(math.isfinite(epoch["val_loss"]) for epoch in history):

@@ -9,12 +9,10 @@ from torch import Tensor, nn
 
 from .._conv import ConvMachine
 from .._dense import DenseMachine
+from .._load import KINDS
 from .._machine import StructuredMachine
 from .._partition import Partition, connect
-from .._recurrent import RecurrentMachine
 from ._data import available_memory
-
-KINDS: dict[str, type[Any]] = {"dense": DenseMachine, "conv": ConvMachine, "recurrent": RecurrentMachine}
 
 
 class Network(nn.Module):
@@ -72,7 +70,7 @@ def build(
         sizes = (inputs, *hidden, outputs)
         raise ValueError(f"a {kind} machine of sizes={sizes} needs about {needed / 2**30:.1f} GiB of memory to train")
     activations = ["identity", *(activation for _ in hidden), "identity"]
-    return Network(KINDS[kind]((inputs, *hidden, outputs), activations, connections=connections, **options))
+    return Network(KINDS[kind][0]((inputs, *hidden, outputs), activations, connections=connections, **options))
 
 
 def _pair(kernel_size: int | tuple[int, ...]) -> tuple[int, ...]:
@@ -81,9 +79,8 @@ def _pair(kernel_size: int | tuple[int, ...]) -> tuple[int, ...]:
 
 def parameters_read(machine: StructuredMachine) -> int:
     """The entries of W that are read, and the bias."""
-    taps = machine.weight[0, 0].numel() if isinstance(machine, ConvMachine) else 1
     bias = 0 if machine.bias is None else machine.bias.numel()
-    return _count(machine.partition.sizes, machine.connections.matrices) * taps + bias
+    return _count(machine.partition.sizes, machine.connections.matrices) * _taps(machine) + bias
 
 
 def arithmetic(machine: StructuredMachine) -> int:
@@ -108,7 +105,6 @@ def sequential_like(machine: StructuredMachine) -> Network:
     """The classical network of the same kind and depth, wider by a factor that makes the parameters as many."""
     inputs, *hidden, outputs = machine.partition.sizes
     lags, time_block = len(machine.connections.matrices) - 1, machine.connections.time_block
-    taps = machine.weight[0, 0].numel() if isinstance(machine, ConvMachine) else 1
 
     def sizes(width: int) -> tuple[int, ...]:
         return inputs, *(max(1, round(size * width / max(hidden))) for size in hidden), outputs
@@ -116,14 +112,18 @@ def sequential_like(machine: StructuredMachine) -> Network:
     def distance(width: int) -> int:
         partition = Partition(sizes(width))
         matrices = connect("sequential", partition, lags, time_block).matrices
-        return abs(_count(partition.sizes, matrices) * taps + partition.total - parameters_read(machine))
+        return abs(_count(partition.sizes, matrices) * _taps(machine) + partition.total - parameters_read(machine))
 
     most = 2
     while distance(most) < distance(most // 2):
         most *= 2
     width = min(range(max(1, most // 4), most + 1), key=distance)
     names = [activation.name for activation in machine.activation.blocks]
-    return Network(KINDS[machine.kind](sizes(width), names, connections="sequential", **machine._arguments))
+    return Network(KINDS[machine.kind][0](sizes(width), names, connections="sequential", **machine._arguments))
+
+
+def _taps(machine: StructuredMachine) -> int:
+    return machine.weight[0, 0].numel() if isinstance(machine, ConvMachine) else 1
 
 
 def _count(sizes: Sequence[int], matrices: Sequence[Any]) -> int:

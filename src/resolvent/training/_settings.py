@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from .._folder import replace_text
 from .._partition import integer, integers
 from ._data import Data
 
@@ -145,6 +146,4 @@ def read_json(path: Path) -> Any:
 
 
 def write_json(path: Path, content: Any) -> None:
-    aside = path.with_name(f"{path.name}.new")
-    aside.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    aside.replace(path)
+    replace_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
