@@ -14,7 +14,8 @@ import triton.language as tl
 @triton.jit
 def _tanh(x):
     e = tl.exp(-2 * tl.abs(x))
-    t = tl.where(x < 0, -(1 - e) / (1 + e), (1 - e) / (1 + e))
+    t = (1 - e) / (1 + e)
+    t = tl.where(x < 0, -t, t)
     # near 0 the difference 1 - e has lost its digits, and the series has not
     return tl.where(tl.abs(x) < 0.1, x * (1 - x * x * (1 / 3 - x * x * (2 / 15 - x * x * (17 / 315)))), t)
 
@@ -111,9 +112,17 @@ def _sigma(y, point, value, code, SIGMA: tl.constexpr, CODES: tl.constexpr, KNOW
 
 
 @triton.jit
-def _column(weight, ends, column, channel, begin, end, origin, STRIDE: tl.constexpr, TRANSPOSED: tl.constexpr):
-    """What one channel of a group feeds, as far as that lies in later blocks of the group."""
-    edge = tl.load(ends + channel + 1)
+def _z(
+    y, point, value, shift, kept, code, SIGMA: tl.constexpr, CODES: tl.constexpr, KNOWN: tl.constexpr, dtype: tl.constexpr
+):
+    """z = σ(y) + z0, of y as it is stored and as z will be."""
+    s = tl.where(kept & (code >= 0), _sigma(y.to(dtype).to(tl.float32), point, value, code, SIGMA, CODES, KNOWN), 0)
+    return (s + shift).to(dtype)
+
+
+@triton.jit
+def _column(weight, edge, column, channel, begin, end, origin, STRIDE: tl.constexpr, TRANSPOSED: tl.constexpr):
+    """What one channel of a group feeds, as far as that lies in later blocks of the group, from the edge of its own."""
     if TRANSPOSED:
         later = (column < edge) & (column >= begin)
     else:
@@ -141,6 +150,7 @@ def sweep_kernel(
     batch,
     n: tl.constexpr,
     STRIDE: tl.constexpr,
+    UNIT: tl.constexpr,
     TRANSPOSED: tl.constexpr,
     HAS_Y0: tl.constexpr,
     HAS_Z0: tl.constexpr,
@@ -156,14 +166,15 @@ def sweep_kernel(
     DOT: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
+    dtype: tl.constexpr = y.dtype.element_ty
     row = tl.arange(0, ROWS)
     sample = tl.program_id(0).to(tl.int64) * (ROWS // TIMES) + row // TIMES
     mine = (sample < batch) & (row < ROWS // TIMES * TIMES)
     for stage in range(first, last):
         start = tl.load(stages + stage * 12)
         stop = tl.load(stages + stage * 12 + 1)
-        begin = tl.load(stages + stage * 12 + 2)
-        end = tl.load(stages + stage * 12 + 3)
+        begin = tl.load(stages + stage * 12 + 2) * UNIT
+        end = tl.load(stages + stage * 12 + 3) * UNIT
         code = tl.load(stages + stage * 12 + 4)
         grouped = tl.load(stages + stage * 12 + 5)
         lag = tl.load(stages + stage * 12 + 6)
@@ -171,7 +182,7 @@ def sweep_kernel(
         k_end = tl.load(stages + stage * 12 + 8)
         next_source = tl.load(stages + stage * 12 + 9)
         last_source = tl.load(stages + stage * 12 + 10)
-        origin = tl.load(stages + stage * 12 + 11)
+        origin = tl.load(stages + stage * 12 + 11) * UNIT
         t = start + row % TIMES
         here = mine & (t < stop)
         for tile in range(begin, end, N_TILE):
@@ -193,11 +204,11 @@ def sweep_kernel(
                 else:
                     past = t - lag
                     reached = here & (past >= 0)
-                for k in range(k_begin, k_end, K_TILE):
+                for k in range(k_begin * UNIT, k_end * UNIT, K_TILE):
                     inner = k + tl.arange(0, K_TILE)
-                    read = (inner < k_end)[:, None] & (column < end)[None, :]
+                    read = (inner < k_end * UNIT)[:, None] & (column < end)[None, :]
                     W = tl.load(weight + lag * (n * n) + inner[:, None] * STRIDE + (column - origin)[None, :], read, 0)
-                    seen = reached[:, None] & (inner < k_end)[None, :]
+                    seen = reached[:, None] & (inner < k_end * UNIT)[None, :]
                     x = tl.load(z + (sample * times + past)[:, None] * n + inner[None, :], seen, 0)
                     if DOT:
                         total += tl.dot(x, W, input_precision=PRECISION)
@@ -226,30 +237,18 @@ def sweep_kernel(
                     else:
                         c = begin
                         direction = 1
-                    W_next = _column(weight, ends, column, c, begin, end, origin, STRIDE, TRANSPOSED)
+                    W_next = _column(weight, tl.load(ends + c), column, c, begin, end, origin, STRIDE, TRANSPOSED)
+                    edge = tl.load(ends + c + direction)
                     for _ in range(end - begin):
-                        W_column = W_next  # the next one is on its way while this one is used
+                        # the next column, and the edge of the one after it, are on their way while this one is used
+                        W_column = W_next
                         this = (column == c)[None, :]
                         c += direction
-                        W_next = _column(weight, ends, column, c, begin, end, origin, STRIDE, TRANSPOSED)
-                        one = tl.sum(tl.where(this, total, 0), 1).to(y.dtype.element_ty).to(tl.float32)
-                        one_point = one
-                        one_value = one
-                        if SIGMA == 2 or SIGMA == 3:
-                            one_point = tl.sum(tl.where(this, at_point, 0), 1)
-                        if KNOWN:
-                            one_value = tl.sum(tl.where(this, at_value, 0), 1)
-                        s = _sigma(one, one_point, one_value, code, SIGMA, CODES, KNOWN)
-                        if INSIDE:
-                            s = tl.where(tl.sum(tl.where(this & kept, 1, 0), 1) != 0, s, 0)
-                        if HAS_Z0:
-                            s += tl.sum(tl.where(this, shift, 0), 1)
-                        total += s.to(y.dtype.element_ty).to(tl.float32)[:, None] * W_column[None, :]
-            total = total.to(y.dtype.element_ty)
-            tl.store(y + at, total, mask)
-            total = total.to(tl.float32)
-            s = tl.where(code < 0, 0, _sigma(total, at_point, at_value, code, SIGMA, CODES, KNOWN))
-            if INSIDE:
-                s = tl.where(kept, s, 0)
-            tl.store(z + at, (s + shift).to(z.dtype.element_ty), mask)
+                        W_next = _column(weight, edge, column, c, begin, end, origin, STRIDE, TRANSPOSED)
+                        edge = tl.load(ends + c + direction)
+                        s = _z(total, at_point, at_value, shift, kept, code, SIGMA, CODES, KNOWN, dtype).to(tl.float32)
+                        s = tl.sum(tl.where(this, s, 0), 1)[:, None]
+                        total += tl.where((W_column != 0)[None, :], s * W_column[None, :], 0)  # an infinite s leaves the rest alone
+            tl.store(y + at, total.to(dtype), mask)
+            tl.store(z + at, _z(total, at_point, at_value, shift, kept, code, SIGMA, CODES, KNOWN, dtype), mask)
         tl.debug_barrier()

@@ -7,6 +7,7 @@ is a product.
 
 from functools import lru_cache
 from itertools import groupby
+from math import gcd
 from typing import NamedTuple
 
 from ._operators import Product, Rectangle
@@ -28,6 +29,7 @@ class Schedule(NamedTuple):
     steps: tuple[range | Product, ...]
     stages: list[list[int]]
     sources: list[list[int]]
+    unit: int  # channels are counted in the tables in units of so many, so that the kernel sees how its reads are aligned
     grouped: bool
     times: int  # steps of the longest stage
     width: int  # channels of the widest stage
@@ -119,7 +121,12 @@ def schedule_of(plan: Plan, codes: bytes, half: bool = False) -> Schedule:
                 add_stage(range(t, t + 1), [i], code=-1)
         steps.append(range(first, len(stages)))
     longest, widest = max(s[1] - s[0] for s in stages), max(s[3] - s[2] for s in stages)
-    return Schedule(tuple(steps), stages, sources, any(s[5] for s in stages), longest, widest, stride)
+    unit = gcd(16, stride, *(s[i] for s in stages for i in (2, 3, 11)), *(end for s in sources for end in s[1:]))
+    for rows, columns in ((stages, (2, 3, 7, 8, 11)), (sources, (1, 2))):
+        for row in rows:
+            for column in columns:
+                row[column] //= unit
+    return Schedule(tuple(steps), stages, sources, unit, any(s[5] for s in stages), longest, widest, stride)
 
 
 def _windows(blocks: list[range], most: int) -> list[int]:

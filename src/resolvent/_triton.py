@@ -20,11 +20,12 @@ PROGRAMS = 132  # as many as a large GPU runs at a time
 
 @lru_cache(maxsize=256)
 def _tables(plan: Plan, codes: bytes, half: bool, device: torch.device) -> tuple[Tensor, ...]:
-    """Stages, sources, and where each channel's block ends or, for the dual, begins; behind a border of one."""
+    """Stages, sources, and where each channel's block ends or, for the dual, begins; behind a border of four."""
     schedule = schedule_of(plan, codes, half)
     edges = [b.start if plan.transposed else b.stop for b in plan.partition.blocks for _ in range(b.start, b.stop)]
-    tables = (schedule.stages, schedule.sources, [0, *edges, plan.partition.total + 1])
-    return tuple(torch.tensor(table, dtype=torch.int32, device=device) for table in tables)
+    tables = (schedule.stages, schedule.sources, [0, 0, 0, 0, *edges, *(plan.partition.total + 1,) * 2])
+    stages, sources, ends = (torch.tensor(table, dtype=torch.int32, device=device) for table in tables)
+    return stages, sources, ends[4:]  # still aligned
 
 
 def serves(operator: Operator, x: Tensor) -> bool:
@@ -135,6 +136,7 @@ def _constants(
     constants = (
         plan.partition.total,
         schedule.stride,
+        schedule.unit,
         plan.transposed,
         has_y0,
         has_z0,
