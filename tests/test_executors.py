@@ -191,7 +191,8 @@ class TestTriton:
         n = machine.partition.total
         machine = randomize(machine.to(DEVICE, dtype)).requires_grad_(False)
         machine.weight.div_(n**0.5)
-        shape = (3, n) if time_steps is None else (3, time_steps, n)
+        event = [n] if time_steps is None else [time_steps, n]
+        shape = (3, *(reversed(event) if machine.kind == "conv" else event))
         y0, z0, u0, v0 = (torch.randn(shape, device=DEVICE, dtype=dtype) for _ in range(4))
         plan = machine._plan(y0, history)
         inside = None if lengths is None else machine._inside(lengths, y0)
@@ -253,6 +254,15 @@ class TestTriton:
 
     def test_lengths(self):
         self.check(rv.RecurrentMachine((2, 3, 1), "sigmoid", lags=2), 4, lengths=[4, 0, 2])
+
+    @pytest.mark.parametrize("sizes", [(3, 5, 2), (1, 1, 17, 1)])
+    @pytest.mark.parametrize("padding", ["same", "causal", (0, 3)])
+    def test_convolutions_of_few_positions(self, sizes, padding):
+        self.check(rv.ConvMachine(sizes, "tanh", kernel_size=4, padding=padding), 7)
+
+    @pytest.mark.parametrize("positions", [1, 64])
+    def test_convolutions_of_one_and_of_most_positions(self, positions):
+        self.check(rv.ConvMachine((2, 1, 2), "tanh", kernel_size=3), positions)
 
     @pytest.mark.parametrize("name", ACTIVATIONS)
     def test_activations_and_slopes(self, name):

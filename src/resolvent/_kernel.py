@@ -10,6 +10,8 @@ user has allowed TF32, and bfloat16 is accumulated in float32.
 import triton
 import triton.language as tl
 
+FIELDS = tl.constexpr(13)  # of a stage: see `_stages`
+
 
 @triton.jit
 def _tanh(x):
@@ -113,7 +115,16 @@ def _sigma(y, point, value, code, SIGMA: tl.constexpr, CODES: tl.constexpr, KNOW
 
 @triton.jit
 def _z(
-    y, point, value, shift, kept, code, SIGMA: tl.constexpr, CODES: tl.constexpr, KNOWN: tl.constexpr, dtype: tl.constexpr
+    y,
+    point,
+    value,
+    shift,
+    kept,
+    code,
+    SIGMA: tl.constexpr,
+    CODES: tl.constexpr,
+    KNOWN: tl.constexpr,
+    dtype: tl.constexpr,
 ):
     """z = σ(y) + z0, of y as it is stored and as z will be."""
     s = tl.where(kept & (code >= 0), _sigma(y.to(dtype).to(tl.float32), point, value, code, SIGMA, CODES, KNOWN), 0)
@@ -151,8 +162,13 @@ def sweep_kernel(
     n: tl.constexpr,
     STRIDE: tl.constexpr,
     UNIT: tl.constexpr,
+    ROW: tl.constexpr,
+    COLUMN: tl.constexpr,
+    CONV: tl.constexpr,
+    BEFORE: tl.constexpr,
     TRANSPOSED: tl.constexpr,
     HAS_Y0: tl.constexpr,
+    ADDED: tl.constexpr,
     HAS_Z0: tl.constexpr,
     SIGMA: tl.constexpr,
     CODES: tl.constexpr,
@@ -170,85 +186,85 @@ def sweep_kernel(
     row = tl.arange(0, ROWS)
     sample = tl.program_id(0).to(tl.int64) * (ROWS // TIMES) + row // TIMES
     mine = (sample < batch) & (row < ROWS // TIMES * TIMES)
-    for stage in range(first, last):
-        start = tl.load(stages + stage * 12)
-        stop = tl.load(stages + stage * 12 + 1)
-        begin = tl.load(stages + stage * 12 + 2) * UNIT
-        end = tl.load(stages + stage * 12 + 3) * UNIT
-        code = tl.load(stages + stage * 12 + 4)
-        grouped = tl.load(stages + stage * 12 + 5)
-        lag = tl.load(stages + stage * 12 + 6)
-        k_begin = tl.load(stages + stage * 12 + 7)
-        k_end = tl.load(stages + stage * 12 + 8)
-        next_source = tl.load(stages + stage * 12 + 9)
-        last_source = tl.load(stages + stage * 12 + 10)
-        origin = tl.load(stages + stage * 12 + 11) * UNIT
-        t = start + row % TIMES
-        here = mine & (t < stop)
-        for tile in range(begin, end, N_TILE):
-            column = tile + tl.arange(0, N_TILE)
-            at = (sample * times + t)[:, None] * n + column[None, :]
-            mask = here[:, None] & (column < end)[None, :]
-            if HAS_Y0:
-                total = tl.load(y0 + at, mask, 0).to(tl.float32)
-            else:
-                total = tl.zeros((ROWS, N_TILE), tl.float32)
-            for source in range(next_source - 1, last_source):  # the first one came with the stage
-                if source >= next_source:
-                    lag = tl.load(sources + source * 3)
-                    k_begin = tl.load(sources + source * 3 + 1)
-                    k_end = tl.load(sources + source * 3 + 2)
-                if TRANSPOSED:
-                    past = t + lag
-                    reached = here & (past >= history) & (past < times)
-                else:
-                    past = t - lag
-                    reached = here & (past >= 0)
-                for k in range(k_begin * UNIT, k_end * UNIT, K_TILE):
-                    inner = k + tl.arange(0, K_TILE)
-                    read = (inner < k_end * UNIT)[:, None] & (column < end)[None, :]
-                    W = tl.load(weight + lag * (n * n) + inner[:, None] * STRIDE + (column - origin)[None, :], read, 0)
+    for index in range(first, last):
+        stage = stages + index * FIELDS
+        t = tl.load(stage) + row % TIMES
+        here = mine & (t < tl.load(stage + 1))
+        begin = tl.load(stage + 2) * UNIT
+        end = tl.load(stage + 3) * UNIT
+        origin = tl.load(stage + 4) * UNIT
+        code = tl.load(stage + 5)
+        lag = tl.load(stage + 7)
+        k_begin = tl.load(stage + 8)
+        k_end = tl.load(stage + 9)
+        next_source = tl.load(stage + 10)
+        column = begin + tl.arange(0, N_TILE)
+        mask = here[:, None] & (column < end)[None, :]
+        place = sample * (times * n) + t * ROW
+        at = place[:, None] + column[None, :] * COLUMN
+        total = tl.zeros((ROWS, N_TILE), tl.float32)
+        if HAS_Y0:
+            total += tl.load(y0 + at, mask, 0).to(tl.float32)
+        if ADDED:  # by products, unless the stage says no
+            added = end * tl.load(stage + 12)
+            total += tl.load(y + at, here[:, None] & (column < added)[None, :], 0).to(tl.float32)
+        parts = tl.zeros((1 if DOT else K_TILE, N_TILE), tl.float32)  # of the sum over sources, for one row
+        for source in range(next_source - 1, tl.load(stage + 11)):  # the first one came with the stage
+            if source >= next_source:
+                lag = tl.load(sources + source * 3)
+                k_begin = tl.load(sources + source * 3 + 1)
+                k_end = tl.load(sources + source * 3 + 2)
+            shift = BEFORE - lag if CONV else lag
+            shift = -shift if TRANSPOSED else shift
+            reached = here & (t - shift >= (history if TRANSPOSED else 0)) & (t - shift < times)
+            past = place - shift * ROW
+            for k in range(k_begin * UNIT, k_end * UNIT, K_TILE):
+                inner = k + tl.arange(0, K_TILE)
+                read = (inner < k_end * UNIT)[:, None] & (column < end)[None, :]
+                W = tl.load(weight + lag * (n * n) + inner[:, None] * STRIDE + (column - origin)[None, :], read, 0)
+                if DOT:
                     seen = reached[:, None] & (inner < k_end * UNIT)[None, :]
-                    x = tl.load(z + (sample * times + past)[:, None] * n + inner[None, :], seen, 0)
-                    if DOT:
-                        total += tl.dot(x, W, input_precision=PRECISION)
-                    else:
-                        total += tl.sum(x.to(tl.float32)[:, :, None] * W.to(tl.float32)[None, :, :], 1)
-            if SIGMA == 2 or SIGMA == 3:
-                at_point = tl.load(point + at, mask, 0).to(tl.float32)
-            else:
-                at_point = total
-            if KNOWN:
-                at_value = tl.load(value + at, mask, 0).to(tl.float32)
-            else:
-                at_value = total
-            if HAS_Z0:
-                shift = tl.load(z0 + at, mask, 0).to(tl.float32)
-            else:
-                shift = tl.zeros((ROWS, N_TILE), tl.float32)
-            kept = mask
-            if INSIDE:
-                kept = tl.load(inside + at, mask, 0) != 0
-            if GROUPED:
-                if grouped != 0:
-                    if TRANSPOSED:
-                        c = end - 1
-                        direction = -1
-                    else:
-                        c = begin
-                        direction = 1
-                    W_next = _column(weight, tl.load(ends + c), column, c, begin, end, origin, STRIDE, TRANSPOSED)
+                    x = tl.load(z + past[:, None] + inner[None, :] * COLUMN, seen, 0)
+                    total += tl.dot(x, W, input_precision=PRECISION)
+                else:
+                    seen = inner < k_end * UNIT * tl.max(reached.to(tl.int32), 0)
+                    x = tl.load(z + tl.max(past, 0) + inner * COLUMN, seen, 0)
+                    parts += x.to(tl.float32)[:, None] * W.to(tl.float32)
+        if not DOT:
+            total += tl.sum(parts, 0)[None, :]
+        at_point = total
+        at_value = total
+        shifted = tl.zeros((ROWS, N_TILE), tl.float32)
+        kept = mask
+        if SIGMA == 2 or SIGMA == 3:
+            at_point = tl.load(point + at, mask, 0).to(tl.float32)
+        if KNOWN:
+            at_value = tl.load(value + at, mask, 0).to(tl.float32)
+        if HAS_Z0:
+            shifted = tl.load(z0 + at, mask, 0).to(tl.float32)
+        if INSIDE:
+            kept = tl.load(inside + at, mask, 0) != 0
+        if GROUPED:
+            if tl.load(stage + 6) != 0:
+                if TRANSPOSED:
+                    c = end - 1
+                    direction = -1
+                else:
+                    c = begin
+                    direction = 1
+                W_next = _column(weight, tl.load(ends + c), column, c, begin, end, origin, STRIDE, TRANSPOSED)
+                edge = tl.load(ends + c + direction)
+                for _ in range(end - begin):
+                    # the next column, and the edge of the one after it, are on their way while this one is used
+                    W_column = W_next
+                    this = (column == c)[None, :]
+                    c += direction
+                    W_next = _column(weight, edge, column, c, begin, end, origin, STRIDE, TRANSPOSED)
                     edge = tl.load(ends + c + direction)
-                    for _ in range(end - begin):
-                        # the next column, and the edge of the one after it, are on their way while this one is used
-                        W_column = W_next
-                        this = (column == c)[None, :]
-                        c += direction
-                        W_next = _column(weight, edge, column, c, begin, end, origin, STRIDE, TRANSPOSED)
-                        edge = tl.load(ends + c + direction)
-                        s = _z(total, at_point, at_value, shift, kept, code, SIGMA, CODES, KNOWN, dtype).to(tl.float32)
-                        s = tl.sum(tl.where(this, s, 0), 1)[:, None]
-                        total += tl.where((W_column != 0)[None, :], s * W_column[None, :], 0)  # an infinite s leaves the rest alone
-            tl.store(y + at, total.to(dtype), mask)
-            tl.store(z + at, _z(total, at_point, at_value, shift, kept, code, SIGMA, CODES, KNOWN, dtype), mask)
+                    new = _z(total, at_point, at_value, shifted, kept, code, SIGMA, CODES, KNOWN, dtype)
+                    one = tl.sum(tl.where(this, new.to(tl.float32), 0), 1)[:, None]
+                    # an infinite z leaves alone what it does not feed
+                    total += tl.where((W_column != 0)[None, :], one * W_column[None, :], 0)
+        tl.store(y + at, total.to(dtype), mask)
+        tl.store(z + at, _z(total, at_point, at_value, shifted, kept, code, SIGMA, CODES, KNOWN, dtype), mask)
         tl.debug_barrier()

@@ -88,8 +88,14 @@ class StructuredMachine(nn.Module):
 
     @property
     def executor(self) -> str:
-        """What sweeps over the blocks, by device, precision and σ: "native", "triton" or, step by step, "torch"."""
-        return executor(self.operator, self.activation, self.weight)
+        """What sweeps over the blocks, by device, precision and σ: "native", "triton" or, step by step, "torch".
+
+        On a GPU, "triton" serves convolutions over one axis of up to 64 positions; in larger spaces "torch" does.
+        """
+        return self._executor(1)
+
+    def _executor(self, positions: int) -> str:
+        return executor(self.operator, self.activation, self.weight, positions)
 
     def forward(self, x: Point) -> Point:
         """The z of the resolvent at y0 = x, z0 = 0. x fills the first channels and is zero-extended."""
@@ -204,7 +210,7 @@ class StructuredMachine(nn.Module):
     def _plan(self, x: Tensor, history: int = 0) -> Plan:
         steps = self.operator.time_steps(x) - history
         if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
-            return self._compiled_plan_at(steps, history)
+            return self._compiled_plan_at(steps, history, self.operator.positions(x))
         return self._plan_at(steps, history)
 
     @_constant  # a compiler is not to trace how the plan is built
@@ -212,10 +218,10 @@ class StructuredMachine(nn.Module):
         return make_plan(self.partition, self.connections, time_steps, history)
 
     @_constant
-    def _compiled_plan_at(self, time_steps: int, history: int) -> Plan:
+    def _compiled_plan_at(self, time_steps: int, history: int, positions: int) -> Plan:
         """Where a fast executor serves, compiled code calls it; elsewhere the compiler may fuse the steps."""
         plan = self._plan_at(time_steps, history)
-        return plan if self.executor == "torch" else with_handle(self.operator, plan, self.activation)
+        return plan if self._executor(positions) == "torch" else with_handle(self.operator, plan, self.activation)
 
     def _chain(self, time_steps: int) -> tuple[dict[str, Tensor], ...]:
         kept = {half: self.operator.everything(time_steps) for half in "yz"}

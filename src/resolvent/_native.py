@@ -31,7 +31,7 @@ def _extension() -> Any:
 extension = _extension()
 
 
-def serves(operator: Operator, x: Tensor) -> bool:
+def serves(operator: Operator, x: Tensor, positions: int) -> bool:
     """Whether machines in the precision of x are swept natively."""
     return extension is not None and x.dtype in ITEM_SIZES
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -60,8 +61,11 @@ class Operator(ABC):
         return {}
 
     @abstractmethod
-    def product(self, weight: Tensor, transposed: bool) -> Callable[[Tensor, Tensor, Product], None]:
-        """The in-place y[to] += W z[source] as a function of (y, z, product); with W* for W when transposed."""
+    def product(self, weight: Tensor, transposed: bool) -> Callable[[Tensor, Tensor, Product, bool], None]:
+        """The in-place y[to] += W z[source] as a function of (y, z, product, fresh); with W* for W when transposed.
+
+        Where it is fresh, y[to] is only written: y[to] = W z[source].
+        """
 
     @abstractmethod
     def accumulate_cotangent(self, Q: Tensor, v: Tensor, z: Tensor, rectangle: Rectangle) -> None:
@@ -82,6 +86,10 @@ class Operator(ABC):
     def time_steps(self, x: Tensor) -> int:
         return 1
 
+    def positions(self, x: Tensor) -> int:
+        """How many entries of each channel a sample has."""
+        return self.time_steps(x)
+
     def everything(self, time_steps: int) -> Tensor:
         """A mask of all indices of a point, with one entry for each axis that every index shares."""
         return torch.ones(self.weight_shape[self.weight_axes[0]], *(1,) * (-1 - self.channel_axis), dtype=torch.bool)
@@ -101,12 +109,12 @@ class Dense(Operator):
     def __post_init__(self):
         self.weight_shape = (self.channels, self.channels)
 
-    def product(self, weight: Tensor, transposed: bool) -> Callable[[Tensor, Tensor, Product], None]:
+    def product(self, weight: Tensor, transposed: bool) -> Callable[[Tensor, Tensor, Product, bool], None]:
         W = weight.mT if transposed else weight
 
-        def add(y: Tensor, z: Tensor, product: Product) -> None:
+        def add(y: Tensor, z: Tensor, product: Product, fresh: bool) -> None:
             rectangle = _narrow(_narrow(W, -2, product.to.channels), -1, product.source.channels)
-            _add_product(self.part(y, product.to), self.part(z, product.source), rectangle.mT)
+            _add_product(self.part(y, product.to), self.part(z, product.source), rectangle.mT, fresh)
 
         return add
 
@@ -142,7 +150,7 @@ class Conv(Operator):
         self.weight_shape = (self.channels, self.channels, *self.kernel)
         self.layout = f"(batch, channels, {', '.join(['space'] * axes)}) or the same without batch"
 
-    def product(self, weight: Tensor, transposed: bool) -> Callable[[Tensor, Tensor, Product], None]:
+    def product(self, weight: Tensor, transposed: bool) -> Callable[[Tensor, Tensor, Product, bool], None]:
         axis, space = self.channel_axis, tuple(range(-len(self.kernel), 0))
         W = weight.transpose(axis - 1, axis).flip(space) if transposed else weight
         convolve = (F.conv1d, F.conv2d, F.conv3d)[len(space) - 1]
@@ -151,12 +159,13 @@ class Conv(Operator):
         if weight.ndim > len(self.weight_shape):
             convolve = torch.func.vmap(convolve)
 
-        def add(y: Tensor, z: Tensor, product: Product) -> None:
+        def add(y: Tensor, z: Tensor, product: Product, fresh: bool) -> None:
             if not torch.compiler.is_compiling() and y.numel() == 0:
                 return  # the library's convolutions refuse an empty space
             rectangle = _narrow(_narrow(W, axis - 1, product.to.channels), axis, product.source.channels)
             with nullcontext() if torch.compiler.is_compiling() else _ieee_float32(z):
-                self.part(y, product.to).add_(convolve(_pad(self.part(z, product.source), excess), rectangle))
+                part, Wz = self.part(y, product.to), convolve(_pad(self.part(z, product.source), excess), rectangle)
+                part.copy_(Wz) if fresh else part.add_(Wz)
 
         return add
 
@@ -185,6 +194,9 @@ class Conv(Operator):
     def mask(self, read: Tensor) -> Tensor:
         return read[0].reshape(self.channels, self.channels, *(1,) * len(self.kernel)).expand(self.weight_shape)
 
+    def positions(self, x: Tensor) -> int:
+        return prod(len(range(size)) for size in x.shape[self.channel_axis + 1 :])
+
     def _paddings(self, transposed: bool) -> tuple[list[int], tuple[int, ...]]:
         """What the convolution pads on both sides by itself, and the rest, as `F.pad` wants it: last axis first."""
         pairs = [pair[::-1] for pair in self.padding] if transposed else self.padding
@@ -210,12 +222,12 @@ class Lagged(Operator):
     def __post_init__(self):
         self.weight_shape = (self.lags + 1, self.channels, self.channels)
 
-    def product(self, weight: Tensor, transposed: bool) -> Callable[[Tensor, Tensor, Product], None]:
+    def product(self, weight: Tensor, transposed: bool) -> Callable[[Tensor, Tensor, Product, bool], None]:
         W = weight.mT if transposed else weight
         # [(lag, in), out] with the longest lag first: the past of one step, in the order of time, is one vector.
         past = _merge(weight.flip(-3).mT.contiguous(), -3)
 
-        def add(y: Tensor, z: Tensor, product: Product) -> None:
+        def add(y: Tensor, z: Tensor, product: Product, fresh: bool) -> None:
             to, source, lags = product.to, product.source, product.lags
             step, window = (source, to) if transposed else (to, source)
             if len(step.times) == 1 and len(window.channels) == self.channels:
@@ -225,8 +237,10 @@ class Lagged(Operator):
                 y_part, z_part = (
                     x.view(*x.shape[:-2], x.shape[-2] * x.shape[-1]) for x in (self.part(y, to), self.part(z, source))
                 )
-                _add_product(y_part, z_part, rectangle.mT if transposed else rectangle)
+                _add_product(y_part, z_part, rectangle.mT if transposed else rectangle, fresh)
                 return
+            if fresh:
+                self.part(y, to).zero_()
             for lag in lags:
                 shift = -lag if transposed else lag
                 times = range(
@@ -310,9 +324,11 @@ def _pad(x: Tensor, padding: tuple[int, ...]) -> Tensor:
     return F.pad(x, padding) if any(padding) else x
 
 
-def _add_product(out: Tensor, a: Tensor, b: Tensor) -> None:
-    """out += a b, without a copy of the product where the library can do so."""
-    if a.ndim == b.ndim == 2:
+def _add_product(out: Tensor, a: Tensor, b: Tensor, fresh: bool = False) -> None:
+    """out += a b or, where it is fresh, out = a b; without a copy of the product where the library can do so."""
+    if fresh:
+        torch.matmul(a, b, out=out)
+    elif a.ndim == b.ndim == 2:
         out.addmm_(a, b)
     elif a.ndim == b.ndim == 3:
         out.baddbmm_(a, b)

@@ -1,35 +1,44 @@
 """The sweep in stages that a fused kernel can run, with large products between them.
 
-The channels are cut into windows. A stage is a block, at the times of a time block, with all that it pulls from earlier
-stages of its window; narrow neighbouring blocks are one stage. What reaches from window to window, or over a long past,
-is a product.
+The channels are cut into windows. A stage is a block, or a tile of a wide one, at the times of a time block, with all
+that it pulls from earlier stages of its window; narrow neighbouring blocks are one stage. What reaches from window to
+window, or over a long past, is a product.
 """
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import groupby
 from math import gcd
 from typing import NamedTuple
 
 from ._operators import Product, Rectangle
-from ._partition import Partition
 from ._plan import Plan
 
 PULLED = 2048  # longer pasts than this, in entries of z, are products
-NARROW, GROUP = 8, 32  # blocks up to this width make stages of up to so many channels
+NARROW, GROUP = 8, 16  # blocks up to this width make stages of up to so many channels
+TILE = 64  # channels of a stage
 
 
-def _window(partition: Partition, half: bool = False) -> int:
-    """How many channels one launch solves: few where blocks are narrow, many where products are cheap."""
-    return 128 if max(partition.sizes) <= 2 * NARROW else 512 if half else 256
+def _window(half: bool = False) -> int:
+    """How many channels one launch solves: more where its products are cheap."""
+    return 1024 if half else 256
+
+
+class Stage(NamedTuple):
+    times: range
+    channels: range
+    blocks: tuple[int, ...]
+    code: int  # of σ, or -1 for none
 
 
 class Schedule(NamedTuple):
     """The sweep as launches of the kernel, each over a range of stages, and products of the library between them."""
 
     steps: tuple[range | Product, ...]
+    fresh: tuple[bool, ...]  # for each step, whether it is a product onto what none was added to before
+    zeros: bool  # whether y must begin with zeros, since something is fresh in one part and not in another
     stages: list[list[int]]
     sources: list[list[int]]
-    unit: int  # channels are counted in the tables in units of so many, so that the kernel sees how its reads are aligned
+    unit: int  # the tables count channels in units of so many, so that the kernel sees how its reads are aligned
     grouped: bool
     times: int  # steps of the longest stage
     width: int  # channels of the widest stage
@@ -37,15 +46,20 @@ class Schedule(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def schedule_of(plan: Plan, codes: bytes, half: bool = False) -> Schedule:
-    """How the kernel runs a plan, in 32 bits or, if half, in 16."""
-    matrices, lags = plan.connections.matrices, range(len(plan.connections.matrices))
+def schedule_of(plan: Plan, codes: bytes, half: bool = False, taps: int = 0, space: int = 1) -> Schedule:
+    """How the kernel runs a plan, in 32 bits or, if half, in 16; a convolution has so many taps, in such a space."""
+    matrices = plan.connections.matrices * max(1, taps)
+    lags = range(len(matrices))
     blocks = [range(block.start, block.stop) for block in plan.partition.blocks]
-    window_of = _windows(blocks, _window(plan.partition, half)) if len(lags) == 1 else [0] * len(blocks)
-    long = range(plan.connections.time_block, len(lags))
+    window_of = _windows(blocks, _window(half)) if taps or len(lags) == 1 else [0] * len(blocks)
+    long = range(plan.connections.time_block, 1 if taps else len(lags))
     pulled = [lag for lag in lags if lag not in long or len(long) * plan.partition.total <= PULLED]
     block_at = {channel: i for i, block in enumerate(blocks) for channel in (block.start, block.stop - 1)}
+    ends = {max(blocks[i].stop for i in members) for _, members in groupby(range(len(blocks)), window_of.__getitem__)}
+    even = not (plan.transposed or taps) and ends == set(range(min(ends), plan.partition.total + 1, min(ends)))
+    stride = min(ends) if even else plan.partition.total
 
+    @cache
     def reads(lag: int, i: int) -> list[bool]:
         """Which blocks the stage of block i pulls from at this lag."""
         if lag not in pulled:
@@ -53,80 +67,95 @@ def schedule_of(plan: Plan, codes: bytes, half: bool = False) -> Schedule:
         row = [rows[i] for rows in matrices[lag]] if plan.transposed else matrices[lag][i]
         return [connected and window_of[i] == window for connected, window in zip(row, window_of, strict=True)]
 
-    ends = {max(blocks[i].stop for i in members) for _, members in groupby(range(len(blocks)), window_of.__getitem__)}
-    even = not plan.transposed and ends == set(range(min(ends), plan.partition.total + 1, min(ends)))
-    stride = min(ends) if even else plan.partition.total
-    stages: list[list[int]] = []
-    sources: list[list[int]] = []
-
-    def add_stage(times: range, members: list[int], code: int) -> None:
-        pulls: list[list[int]] = []  # the lag, and where its channels begin and end
-        for lag in lags:
-            row = reads(lag, members[0])
-            if lag == 0:
-                row = [connected and j not in members for j, connected in enumerate(row)]
-            position = 0
-            for connected, run in groupby(row):
-                stop = position + len(list(run))
-                if connected:
-                    pulls.append([lag, blocks[position].start, blocks[stop - 1].stop])
-                position = stop
-        first, *others = pulls or [[0, 0, 0]]
-        span = min(blocks[i].start for i in members), max(blocks[i].stop for i in members)
-        row = [times.start, times.stop, *span, code, int(len(members) > 1), *first, len(sources) + 1]
-        sources.extend([first, *others])
-        stages.append([*row, len(sources), 0 if stride == plan.partition.total else span[0] // stride * stride])
-
-    def joins(members: list[int], i: int) -> bool:
+    def joins(stage: Stage, i: int) -> bool:
         """Whether block i can join a stage: narrow, of the same σ, and fed by all of it and by what feeds it."""
-        if max(len(blocks[i]), len(blocks[members[0]])) > NARROW or codes[i] != codes[members[0]]:
+        first, *_ = stage.blocks
+        if max(len(blocks[i]), len(blocks[first])) > NARROW or codes[i] != codes[first]:
             return False
-        if sum(len(blocks[j]) for j in members) + len(blocks[i]) > GROUP:
+        if taps or len(stage.times) > 1 or len(stage.channels) + len(blocks[i]) > GROUP:
             return False
-        mine, theirs = reads(0, i), reads(0, members[0])
+        mine, theirs = reads(0, i), reads(0, first)
         return (
-            all(mine[j] for j in members)
-            and all(a == b for j, (a, b) in enumerate(zip(mine, theirs, strict=True)) if j not in members)
-            and all(reads(lag, i) == reads(lag, members[0]) for lag in lags[1:])
+            all(mine[j] for j in stage.blocks)
+            and all(a == b for j, (a, b) in enumerate(zip(mine, theirs, strict=True)) if j not in stage.blocks)
+            and all(reads(lag, i) == reads(lag, first) for lag in lags[1:])
         )
 
+    sources: list[list[int]] = []
+
+    @cache
+    def pulls(members: tuple[int, ...]) -> list[int]:
+        """The first source of a stage, and where the others stand."""
+        runs: list[list[int]] = []  # the lag, and where its channels begin and end
+        for lag in lags:
+            start = 0
+            row = (c and not (lag == 0 and j in members) for j, c in enumerate(reads(lag, members[0])))
+            for connected, run in groupby(row):
+                stop = start + len(list(run))
+                if connected:
+                    runs.append([lag, blocks[start].start, blocks[stop - 1].stop])
+                start = stop
+        first, *others = runs or [[0, 0, 0]]
+        sources.extend([first, *others])
+        return [*first, len(sources) - len(others), len(sources)]
+
     steps: list[range | Product] = []
-    waiting: list[tuple[range, list[int]]] = []
+    fresh: list[bool] = []
+    stages: list[list[int]] = []
+    waiting: list[Stage] = []
+    touched: set[tuple[int, int]] = set()  # the (time, block) that products were added to
+    mixed = False
 
     def flush() -> None:
-        first = len(stages)
-        for times, members in waiting:
-            add_stage(times, members, codes[members[0]])
+        nonlocal mixed
+        if waiting:
+            steps.append(range(len(stages), len(stages) + len(waiting)))
+            fresh.append(False)
+        for times, channels, members, code in waiting:
+            begin, end = channels.start, channels.stop
+            here = {(t, i) for t in times for i in members}
+            mixed |= bool(here & touched) and not here <= touched
+            row = [times.start, times.stop, begin, end, begin // stride * stride, code, int(len(members) > 1)]
+            stages.append([*row, *pulls(members), int(bool(here & touched))])
         waiting.clear()
-        if len(stages) > first:
-            steps.append(range(first, len(stages)))
+
+    def wait(times: range, i: int, code: int) -> None:
+        for start in range(blocks[i].start, blocks[i].stop, TILE):
+            waiting.append(Stage(times, range(start, min(start + TILE, blocks[i].stop)), (i,), code))
 
     for step in plan.steps:
         if isinstance(step, Product):
             to, source = (block_at[part.channels.start] for part in (step.to, step.source))
             if window_of[to] != window_of[source] or step.lags.start not in pulled:
                 flush()
+                onto = {(t, i) for t in step.to.times for i in range(to, 1 + block_at[step.to.channels.stop - 1])}
                 steps.append(step)
+                fresh.append(not onto & touched)
+                mixed |= bool(onto & touched) and not onto <= touched
+                touched |= onto
             continue
-        times = step.region.times
-        if waiting and len(times) == 1 and waiting[-1][0] == times and joins(waiting[-1][1], step.block):
-            waiting[-1][1].append(step.block)
+        times, block = range(space) if taps else step.region.times, blocks[step.block]
+        last = waiting[-1] if waiting else None
+        if last and last.times == times and joins(last, step.block):
+            channels = range(min(last.channels.start, block.start), max(last.channels.stop, block.stop))
+            waiting[-1] = last._replace(channels=channels, blocks=(*last.blocks, step.block))
         else:
-            waiting.append((times, [step.block]))
+            wait(times, step.block, codes[step.block])
     flush()
     if plan.transposed and plan.history:  # steps before the first get cotangents, too
-        first = len(stages)
         for t in reversed(range(plan.history)):
             for i in range(len(blocks)):
-                add_stage(range(t, t + 1), [i], code=-1)
-        steps.append(range(first, len(stages)))
+                wait(range(t, t + 1), i, code=-1)
+        flush()
     longest, widest = max(s[1] - s[0] for s in stages), max(s[3] - s[2] for s in stages)
-    unit = gcd(16, stride, *(s[i] for s in stages for i in (2, 3, 11)), *(end for s in sources for end in s[1:]))
-    for rows, columns in ((stages, (2, 3, 7, 8, 11)), (sources, (1, 2))):
-        for row in rows:
+    unit = gcd(16, stride, *(s[i] for s in stages for i in (2, 3, 4)), *(end for s in sources for end in s[1:]))
+    for table, columns in ((stages, (2, 3, 4, 8, 9)), (sources, (1, 2))):
+        for row in table:
             for column in columns:
                 row[column] //= unit
-    return Schedule(tuple(steps), stages, sources, unit, any(s[5] for s in stages), longest, widest, stride)
+    fresh = [False] * len(steps) if mixed else fresh
+    grouped = any(s[6] for s in stages)
+    return Schedule(tuple(steps), tuple(fresh), mixed, stages, sources, unit, grouped, longest, widest, stride)
 
 
 def _windows(blocks: list[range], most: int) -> list[int]:
@@ -144,7 +173,7 @@ def _windows(blocks: list[range], most: int) -> list[int]:
 def cover(plan: Plan) -> tuple[list[Rectangle], list[slice]]:
     """The read part of a dense W: rectangles between windows, and the windows."""
     blocks = [range(block.start, block.stop) for block in plan.partition.blocks]
-    window_of = dict(zip((b.start for b in blocks), _windows(blocks, _window(plan.partition)), strict=True))
+    window_of = dict(zip((b.start for b in blocks), _windows(blocks, _window()), strict=True))
     between = [r for r in plan.rectangles if window_of[r.to.start] != window_of[r.source.start]]
     windows = [list(members) for _, members in groupby(blocks, key=lambda block: window_of[block.start])]
     return between, [slice(window[0].start, window[-1].stop) for window in windows]

@@ -19,16 +19,16 @@ from ._operators import Operator, Product
 from ._plan import Plan
 
 
-def executor(operator: Operator, activations: Activations, x: Tensor) -> str:
-    """What sweeps machines with this operator and σ, on the device and in the precision of x."""
-    fast = _fast(operator, x) if activations.codes is not None else None
+def executor(operator: Operator, activations: Activations, x: Tensor, positions: int) -> str:
+    """What sweeps machines with this operator and σ over so many positions, on the device and in the precision of x."""
+    fast = _fast(operator, x, positions) if activations.codes is not None else None
     return "torch" if fast is None else fast.__name__.rpartition("._")[2]
 
 
-def _fast(operator: Operator, x: Tensor) -> Any:
+def _fast(operator: Operator, x: Tensor, positions: int) -> Any:
     """The module with a `sweep` and a `cotangent` in few calls, if there is one for this device and precision."""
     module = _native if x.is_cpu else _kernels() if x.is_cuda else None
-    return module if module is not None and module.serves(operator, x) else None
+    return module if module is not None and module.serves(operator, x, positions) else None
 
 
 @lru_cache(maxsize=1)
@@ -58,7 +58,8 @@ def sweep(
         return _step_by_step(operator, plan, sigma, weight, y0, z0, inside)
     activations = sigma.activations if isinstance(sigma, Slope) else sigma
     if not isinstance(activations, Activations) or activations.codes is not None:
-        fast = _fast(operator, weight)
+        like: Any = z0 if y0 is None else y0
+        fast = _fast(operator, weight, operator.positions(like))
         if (
             fast is not None
             and weight.ndim == len(operator.weight_shape)
@@ -74,7 +75,7 @@ def cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor, ensemble_ndi
         if plan.handle is not None and not ensemble_ndim:
             return torch.ops.resolvent.cotangent(plan.handle, v, z)
     elif not ensemble_ndim:
-        fast = _fast(operator, v)
+        fast = _fast(operator, v, operator.positions(v))
         if fast is not None and _has_memory(v, z):
             return fast.cotangent(operator, plan, v, z)
     ensemble = v.shape[:ensemble_ndim]
@@ -164,7 +165,7 @@ def _step_by_step(operator, plan, sigma: Any, weight, y0, z0, inside) -> tuple[T
         add_product = operator.product(weight, plan.transposed)
         for step in plan.steps:
             if isinstance(step, Product):
-                add_product(y, z, step)
+                add_product(y, z, step, False)
                 continue
             y_part, z_part = operator.part(y, step.region), operator.part(z, step.region)
             if slope is not None:

@@ -11,26 +11,19 @@ from torch import Tensor
 
 from ._activation import Sigma, for_kernels
 from ._kernel import sweep_kernel
-from ._operators import Conv, Lagged, Operator, Product
+from ._operators import Conv, Dense, Lagged, Operator, Product
 from ._plan import Plan
-from ._stages import cover, schedule_of
+from ._stages import Schedule, cover, schedule_of
 
 PROGRAMS = 132  # as many as a large GPU runs at a time
+POSITIONS = 64  # of a convolution that one program takes; in larger spaces the library's convolutions are as fast
 
 
-@lru_cache(maxsize=256)
-def _tables(plan: Plan, codes: bytes, half: bool, device: torch.device) -> tuple[Tensor, ...]:
-    """Stages, sources, and where each channel's block ends or, for the dual, begins; behind a border of four."""
-    schedule = schedule_of(plan, codes, half)
-    edges = [b.start if plan.transposed else b.stop for b in plan.partition.blocks for _ in range(b.start, b.stop)]
-    tables = (schedule.stages, schedule.sources, [0, 0, 0, 0, *edges, *(plan.partition.total + 1,) * 2])
-    stages, sources, ends = (torch.tensor(table, dtype=torch.int32, device=device) for table in tables)
-    return stages, sources, ends[4:]  # still aligned
-
-
-def serves(operator: Operator, x: Tensor) -> bool:
-    """Whether the kernels sweep machines with this operator, on the device and in the precision of x."""
-    return x.dtype in (torch.float32, torch.bfloat16, torch.float16) and not isinstance(operator, Conv)
+def serves(operator: Operator, x: Tensor, positions: int) -> bool:
+    """Whether the kernels sweep points of so many positions, on the device and in the precision of x."""
+    if x.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        return False
+    return not isinstance(operator, Conv) or (len(operator.kernel) == 1 and 0 < positions <= POSITIONS)
 
 
 def sweep(
@@ -43,128 +36,150 @@ def sweep(
     inside: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     mode, codes, point, value = for_kernels(sigma)
-    codes = bytes(len(plan.partition)) if codes is None else codes
     given: Any = z0 if y0 is None else y0
-    shape, n, times = given.shape, plan.partition.total, operator.time_steps(given)
-    half = given.dtype.itemsize == 2
-    schedule = schedule_of(plan, codes, half)
-    if len(schedule.steps) == 1 and not plan.history:  # every entry is written, once
-        y0, z0 = None if y0 is None else y0.contiguous(), None if z0 is None else z0.contiguous()
-        given = given.contiguous()
-        y, z = torch.empty_like(given), torch.empty_like(given)
-    else:
-        y = given.new_zeros(shape) if y0 is None else y0.clone(memory_format=torch.contiguous_format)
-        z = torch.empty_like(y) if z0 is None else z0.clone(memory_format=torch.contiguous_format)
-        y0, z0 = y, None if z0 is None else z
-    batch = given.numel() // (n * times) if given.numel() else 0
-    if not batch:
-        return y, z
-    constants, options = _constants(
+    n, positions, size = plan.partition.total, operator.positions(given), given.numel()
+    if not size:
+        return torch.empty_like(given), torch.empty_like(given)
+    batch = size // (n * positions)
+    launches = _launches(
+        operator,
         plan,
         codes,
-        min(triton.next_power_of_2(triton.cdiv(batch, PROGRAMS)), 16 if half else 32),
-        (y0 is not None, z0 is not None, mode),
-        value is not None,
-        inside is not None,
+        positions,
+        triton.next_power_of_2(triton.cdiv(batch, PROGRAMS)),
+        (y0 is not None, z0 is not None, mode, value is not None, inside is not None),
         "tf32" if given.dtype == torch.float32 and _allows_tf32() else "ieee",
         given.dtype,
+        given.device,
     )
-    stages, sources, ends = _tables(plan, codes, half, weight.device)
+    schedule, history = launches.schedule, plan.history
+    y0, z0 = None if y0 is None else y0.contiguous(), None if z0 is None else z0.contiguous()
+    y, z = torch.empty(given.shape, **launches.like), torch.empty(given.shape, **launches.like)
+    if schedule.zeros:
+        y.zero_()
+    if history:  # is given, not computed
+        for to, source in ((y, y0), (z, z0)):
+            part = to[..., :history, :]
+            part.zero_() if source is None else part.copy_(source[..., :history, :])
     pointers = (
         y,
         z,
         y if y0 is None else y0,
         z if z0 is None else z0,
-        _source_first(weight, plan.transposed, schedule.stride),
+        _source_first(operator, weight, plan.transposed, schedule.stride),
         y if point is None else point,
         y if value is None else value,
         y if inside is None else inside.contiguous(),
-        stages,
-        sources,
-        ends,
+        *launches.tables,
     )
-    launch = _launcher(triton.cdiv(batch, options.samples), pointers, options)
-    add_product = None
-    flat = (-1, times, n) if operator.event_ndim == 2 else (-1, n)
-    for step in schedule.steps:
+    launch = _launcher(triton.cdiv(batch, launches.samples), pointers, launches)
+    add_product: Any = None
+    for step, fresh in zip(schedule.steps, schedule.fresh, strict=True):
         if isinstance(step, Product):
-            add_product = add_product or operator.product(weight, plan.transposed)
-            add_product(y.view(flat), z.view(flat), step)
+            add_product = add_product or _product(operator, weight, plan.transposed, given.shape)
+            add_product(y, z, step, fresh)
         else:
-            launch(*pointers, times, plan.history, step.start, step.stop, batch, *constants)
+            launch(*pointers, positions, history, step.start, step.stop, batch, *launches.constants)
     return y, z
 
 
-def _source_first(weight: Tensor, transposed: bool, stride: int) -> Tensor:
+def _source_first(operator: Operator, weight: Tensor, transposed: bool, stride: int) -> Tensor:
     """W as [lag, source, to], so that what a program reads lies side by side; of even windows only what is in them."""
+    if isinstance(operator, Conv):
+        weight = weight.permute(2, 0, 1)
+    if transposed:
+        return weight.contiguous()
     n = weight.shape[-1]
-    if transposed or stride == n:
-        return (weight if transposed else weight.mT).contiguous()
+    if stride == n:
+        return weight.mT.contiguous()
     return weight.reshape(n // stride, stride, n // stride, stride).diagonal(0, 0, 2).permute(2, 1, 0).contiguous()
 
 
-class Options(NamedTuple):
+def _product(operator: Operator, weight: Tensor, transposed: bool, shape: torch.Size) -> Callable[..., None]:
+    """The operator's product on y and z. Of dense ones each part is one view: views take as long as a small product."""
+    if not isinstance(operator, Dense):
+        product, flat = operator.product(weight, transposed), (-1, *shape[-operator.event_ndim :])
+        return lambda y, z, step, fresh: product(y.view(flat), z.view(flat), step, fresh)
+    n, (row, column), offset = shape[-1], weight.stride(), weight.storage_offset()
+    batch, (row, column) = shape.numel() // n, (column, row) if transposed else (row, column)  # of W or W*
+
+    def add(y: Tensor, z: Tensor, step: Product, fresh: bool) -> None:
+        to, source = step.to.channels, step.source.channels
+        start = offset + to.start * row + source.start * column
+        W = weight.as_strided((len(source), len(to)), (column, row), start)
+        y, z = (x.as_strided((batch, len(part)), (n, 1), part.start) for x, part in ((y, to), (z, source)))
+        torch.mm(z, W, out=y) if fresh else y.addmm_(z, W)
+
+    return add
+
+
+class Launches(NamedTuple):
+    """How the kernel sweeps machines of one kind."""
+
+    schedule: Schedule
+    like: dict[str, Any]  # what the results are made like
+    tables: tuple[Tensor, ...]
+    constants: tuple  # at compile time
     samples: int  # of one program
     warps: int
     compiled: dict[Any, Any]  # the kernels for these constants, by what else they depend on
 
 
 @lru_cache(maxsize=1024)
-def _constants(
+def _launches(
+    operator: Operator,
     plan: Plan,
-    codes: bytes,
+    codes: bytes | None,
+    positions: int,
     samples: int,
-    given: tuple[bool, bool, int],
-    known: bool,
-    inside: bool,
+    given: tuple[bool, bool, int, bool, bool],
     precision: str,
     dtype: torch.dtype,
-) -> tuple[tuple, Options]:
-    """The compile-time constants of the kernel for one machine and about so many samples for each program."""
-    schedule = schedule_of(plan, codes, dtype.itemsize == 2)
+    device: torch.device,
+) -> Launches:
+    """For about so many samples for each program."""
+    codes = codes or bytes(len(plan.partition))
+    half, n = dtype.itemsize == 2, plan.partition.total
+    if isinstance(operator, Conv):
+        schedule = schedule_of(plan, codes, half, operator.kernel[0], positions)
+        layout = (1, positions, True, operator.padding[0][0])  # of points and of the kernel
+    else:
+        schedule, layout = schedule_of(plan, codes, half), (n, 1, False, 0)
     span = schedule.times
-    rows = triton.next_power_of_2(span * samples)
-    dot = rows > 4  # a few rows are cheaper as sums of vectors than as a product of tiles, which needs 16
-    rows = max(rows, 16) if dot else rows
-    width = max(16, min(64, triton.next_power_of_2(schedule.width)))
+    rows = triton.next_power_of_2(span * min(samples, max(1, (16 if half else 32) // span)))
+    dot = rows > 2 or span > 1  # one or two samples are cheaper, one by one, as sums of vectors than as tiles of 16
+    rows = max(rows, 16) if dot else 1
+    width = max(16, triton.next_power_of_2(schedule.width))
     depth = 32 if dot and dtype == torch.float32 else 64 if dot else 8192 // (rows * width)
     depth = min(depth, 256)
     used = 0
     for code in codes:
         used |= 1 << code
-    has_y0, has_z0, mode = given
-    constants = (
-        plan.partition.total,
-        schedule.stride,
-        schedule.unit,
-        plan.transposed,
-        has_y0,
-        has_z0,
-        mode,
-        used,
-        known,
-        inside,
-        span,
-        rows,
-        width,
-    )
-    return (*constants, depth, schedule.grouped, dot, precision), Options(
-        rows // span, 4 if schedule.grouped else 8, {}
-    )
+    added = any(isinstance(step, Product) for step in schedule.steps)
+    has_y0, has_z0, mode, known, inside = given
+    constants = (n, schedule.stride, schedule.unit, *layout, plan.transposed, has_y0, added, has_z0)
+    constants += (mode, used, known, inside, span, rows, width, depth, schedule.grouped, dot, precision)
+    # where each channel's block ends or, for the dual, begins, behind a border of four
+    edges = [b.start if plan.transposed else b.stop for b in plan.partition.blocks for _ in range(b.start, b.stop)]
+    tables = (schedule.stages, schedule.sources, [0, 0, 0, 0, *edges, n + 1, n + 1])
+    stages, sources, ends = (torch.tensor(table, dtype=torch.int32, device=device) for table in tables)
+    tables = (stages, sources, ends[4:])  # still aligned
+    warps = 4 if rows == 1 or isinstance(operator, Conv) else 8
+    return Launches(schedule, dict(dtype=dtype, device=device), tables, constants, rows // span, warps, {})
 
 
-def _launcher(programs: int, pointers: tuple[Tensor, ...], options: Options) -> Callable[..., Any]:
+def _launcher(programs: int, pointers: tuple[Tensor, ...], launches: Launches) -> Callable[..., Any]:
     """The kernel's own launcher looks at each argument again; a kernel that was compiled for the like need not."""
     y = pointers[0]
     key = (y.dtype, y.device, not any(x.data_ptr() % 16 for x in pointers))
     kernel: Any = sweep_kernel[(programs,)]
     if not y.is_cuda:
         return kernel
-    if key in options.compiled:
-        return options.compiled[key][(programs, 1, 1)]
+    if key in launches.compiled:
+        return launches.compiled[key][(programs, 1, 1)]
 
     def first(*arguments):
-        options.compiled[key] = kernel(*arguments, num_warps=options.warps)
+        launches.compiled[key] = kernel(*arguments, num_warps=launches.warps)
 
     return first
 
@@ -178,6 +193,11 @@ def cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor) -> Tensor:
     """Q by few large products: each window, or each lag, as a whole, and then without what is not read."""
     unread = _unread(operator, plan, v.device)
     n = plan.partition.total
+    if isinstance(operator, Conv):
+        past = F.pad(z.reshape(-1, *z.shape[-2:]), operator.padding[0]).unfold(2, v.shape[-1], 1)
+        taps = past.permute(2, 0, 3, 1).reshape(past.shape[2], -1, n)  # (tap, batch and space, channels)
+        Q = v.reshape(-1, *v.shape[-2:]).transpose(0, 1).reshape(n, -1) @ taps
+        return Q.permute(1, 2, 0).contiguous().masked_fill_(unread, 0)
     if isinstance(operator, Lagged):
         lags, steps = operator.lags, operator.time_steps(v)
         past = F.pad(z.reshape(-1, steps, n), (0, 0, lags, 0)).unfold(1, steps, 1)  # (batch, lags + 1, channels, time)
