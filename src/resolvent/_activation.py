@@ -194,6 +194,5 @@ def for_kernels(sigma: Sigma) -> tuple[int, bytes | None, Tensor | None, Tensor 
     if isinstance(sigma, Activations):
         return 1, sigma.codes, None, None
     if isinstance(sigma, Tensor):
-        return 2, None, sigma.contiguous(), None
-    value = None if sigma.value is None else sigma.value.contiguous()
-    return 3, sigma.activations.codes, sigma.at.contiguous(), value
+        return 2, None, sigma, None
+    return 3, sigma.activations.codes, sigma.at, sigma.value

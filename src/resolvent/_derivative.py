@@ -13,7 +13,7 @@ from ._solve import solve
 Point = Float[Tensor, "..."]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Derivative:
     """A structured machine's derivative at a point, or its dual: the same solve, with slopes for σ."""
 
@@ -37,19 +37,12 @@ class Derivative:
         return plan.dual if isinstance(self, Dual) else plan
 
     def _solve(self, **inputs: Point | None) -> tuple[Point, Point]:
-        machine, shape = self.machine, self.y.shape
-        weight, y0, z0 = machine._points(**inputs)
-        if (y0 is not None and y0.shape != shape) or (z0 is not None and z0.shape != shape):
-            name, x = next((name, x) for name, x in zip(inputs, (y0, z0), strict=True) if x is not None)
-            raise ValueError(
-                f"{name} and y must agree in all but their channels, "
-                f"zero-extended they are {tuple(x.shape)} and {tuple(shape)}"
-            )
-        if self.y.dtype != weight.dtype or self.y.device != weight.device:
-            raise TypeError(
-                f"y is {self.y.dtype} on {self.y.device}, the machine is now {weight.dtype} on {weight.device}"
-            )
-        return solve(machine.operator, self._plan, Slope(machine.activation, self.y, self.z), weight, y0, z0)
+        machine, sigma = self.machine, Slope(self.machine.activation, self.y, self.z)
+        done = machine._at_once(sigma, *inputs.values(), transposed=isinstance(self, Dual))
+        if done is not None:
+            return done
+        weight, y0, z0, _ = machine._points(**inputs, y=self.y)
+        return solve(machine.operator, self._plan, sigma, weight, y0, z0)
 
 
 class Tangent(Derivative):

@@ -132,13 +132,13 @@ def _z(
 
 
 @triton.jit
-def _column(weight, edge, column, channel, begin, end, origin, STRIDE: tl.constexpr, TRANSPOSED: tl.constexpr):
+def _column(weight, edge, column, channel, begin, end, origin, SOURCE, TO, TRANSPOSED: tl.constexpr):
     """What one channel of a group feeds, as far as that lies in later blocks of the group, from the edge of its own."""
     if TRANSPOSED:
         later = (column < edge) & (column >= begin)
     else:
         later = (column >= edge) & (column < end)
-    return tl.load(weight + channel * STRIDE + column - origin, later, 0).to(tl.float32)
+    return tl.load(weight + channel * SOURCE + (column - origin) * TO, later, 0).to(tl.float32)
 
 
 @triton.jit(do_not_specialize=["times", "history", "first", "last", "batch"])
@@ -160,7 +160,8 @@ def sweep_kernel(
     last,
     batch,
     n: tl.constexpr,
-    STRIDE: tl.constexpr,
+    SOURCE: tl.constexpr,
+    TO: tl.constexpr,
     UNIT: tl.constexpr,
     ROW: tl.constexpr,
     COLUMN: tl.constexpr,
@@ -221,7 +222,7 @@ def sweep_kernel(
             for k in range(k_begin * UNIT, k_end * UNIT, K_TILE):
                 inner = k + tl.arange(0, K_TILE)
                 read = (inner < k_end * UNIT)[:, None] & (column < end)[None, :]
-                W = tl.load(weight + lag * (n * n) + inner[:, None] * STRIDE + (column - origin)[None, :], read, 0)
+                W = tl.load(weight + lag * (n * n) + inner[:, None] * SOURCE + (column - origin)[None, :] * TO, read, 0)
                 if DOT:
                     seen = reached[:, None] & (inner < k_end * UNIT)[None, :]
                     x = tl.load(z + past[:, None] + inner[None, :] * COLUMN, seen, 0)
@@ -252,14 +253,14 @@ def sweep_kernel(
                 else:
                     c = begin
                     direction = 1
-                W_next = _column(weight, tl.load(ends + c), column, c, begin, end, origin, STRIDE, TRANSPOSED)
+                W_next = _column(weight, tl.load(ends + c), column, c, begin, end, origin, SOURCE, TO, TRANSPOSED)
                 edge = tl.load(ends + c + direction)
                 for _ in range(end - begin):
                     # the next column, and the edge of the one after it, are on their way while this one is used
                     W_column = W_next
                     this = (column == c)[None, :]
                     c += direction
-                    W_next = _column(weight, edge, column, c, begin, end, origin, STRIDE, TRANSPOSED)
+                    W_next = _column(weight, edge, column, c, begin, end, origin, SOURCE, TO, TRANSPOSED)
                     edge = tl.load(ends + c + direction)
                     new = _z(total, at_point, at_value, shifted, kept, code, SIGMA, CODES, KNOWN, dtype)
                     one = tl.sum(tl.where(this, new.to(tl.float32), 0), 1)[:, None]

@@ -8,14 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ._activation import ACTIVATIONS, Activations, Pointwise
+from ._activation import ACTIVATIONS, Activations, Pointwise, Sigma
 from ._derivative import Dual, Point, Tangent
 from ._expansion import blocks_of, expand
 from ._folder import write
 from ._operators import Operator
 from ._partition import Connections, Partition, connect
 from ._plan import Plan, make_plan
-from ._solve import solve, weight_cotangent
+from ._solve import at_once, solve, weight_cotangent, weight_cotangent_at_once
 from ._sum import Sum
 from ._sweep import executor, with_handle
 
@@ -103,6 +103,9 @@ class StructuredMachine(nn.Module):
 
     def solve(self, y0: Point, z0: Point | None = None) -> tuple[Point, Point]:
         """The resolvent: the (y, z) with y = W z + y0 + bias and z = σ(y) + z0, in one sweep over the blocks."""
+        done = self._at_once(self.activation, y0, z0, bias=self._parameter("bias"))
+        if done is not None:
+            return done
         weight, y0, z0 = self._points(y0=y0, z0=z0)
         return solve(self.operator, self._plan(y0), self.activation, weight, self._add_bias(y0), z0)
 
@@ -125,6 +128,9 @@ class StructuredMachine(nn.Module):
 
     def weight_cotangent(self, v: Point, z: Point) -> Point:
         """Q = v z* summed over the batch, zero where W is not read: the cotangent of W, from the dual's v."""
+        done = weight_cotangent_at_once(self.operator, self._plan(v), v, z) if self._ordinary(v) else None
+        if done is not None:
+            return done
         _, v, z = self._points(v=v, z=z)
         return weight_cotangent(self.operator, self._plan(v), v, z)
 
@@ -233,7 +239,28 @@ class StructuredMachine(nn.Module):
                 chain.append(kept)
         return tuple(chain)
 
-    def _point_of_derivative(self, y: Tensor, z: Tensor | None) -> list[Any]:
+    def _at_once(
+        self, sigma: Sigma, y0: Any, z0: Any, *, bias: Tensor | None = None, transposed: bool = False
+    ) -> tuple[Tensor, Tensor] | None:
+        """The solve without the checks and layers that only others than plain tensors need, where that will do."""
+        weight = self._parameter("weight")
+        if not self._ordinary(y0) or (weight.requires_grad and torch.is_grad_enabled()):
+            return None
+        plan = self._plan_at(self.operator.time_steps(y0), 0)
+        plan = plan.dual if transposed else plan
+        return at_once(self.operator, plan, sigma, weight, bias, y0, z0)
+
+    def _ordinary(self, x: Any) -> bool:
+        return not torch.compiler.is_compiling() and type(x) is Tensor and x.ndim in self.operator.ndims
+
+    def _point_of_derivative(self, y: Tensor, z: Tensor | None) -> Sequence[Any]:
+        if (
+            self._ordinary(y)
+            and y.shape[self.operator.channel_axis] == self.partition.total
+            and (z is None or (type(z) is Tensor and z.shape == y.shape))
+            and not torch._C._is_any_autocast_enabled()
+        ):
+            return y, z  # of another precision or device, they are refused when they are used
         return self._points(**(dict(y=y) if z is None else dict(y=y, z=z)))[1:]
 
     def _add_bias(self, y: Tensor) -> Tensor:
@@ -254,29 +281,41 @@ class StructuredMachine(nn.Module):
 
         Inputs (y0, z0, …) are zero-extended to all channels, and may be None for zero if one of them is not.
         """
-        weight = self._cast(self._parameter("weight"))
-        if weight.shape != self.operator.weight_shape:
-            raise ValueError(f"weight has shape {tuple(weight.shape)}, the machine needs {self.operator.weight_shape}")
+        operator, weight = self.operator, self._cast(self._parameter("weight"))
+        if weight.shape != operator.weight_shape:
+            raise ValueError(f"weight has shape {tuple(weight.shape)}, the machine needs {operator.weight_shape}")
+        dtype, device, axis, channels = weight.dtype, weight.device, operator.channel_axis, self.partition.total
         checked: list[Any] = [weight]
         first = shape = None
+        missing: list[str] = []
         for name, x in points.items():
             if x is None and name in INPUTS:
+                missing.append(name)
                 checked.append(None)
                 continue
-            x = self._checked(name, x, weight)
+            if (
+                not isinstance(x, Tensor)
+                or x.dtype is not dtype
+                or x.device != device
+                or len(size := x.shape) not in operator.ndims
+                or size[axis] != channels
+            ):
+                x = self._checked(name, x, weight)
+                size = x.shape
             checked.append(x)
             if shape is None:
-                first, shape = name, x.shape
-            elif x.shape != shape:
+                first, shape = name, size
+            elif size != shape:
                 raise ValueError(
                     f"{first} and {name} must agree in all but their channels, "
-                    f"zero-extended they are {tuple(shape)} and {tuple(x.shape)}"
+                    f"zero-extended they are {tuple(shape)} and {tuple(size)}"
                 )
-        if first is None:
-            raise ValueError(f"one of {', '.join(points)} must be given")
+        if len(missing) == 2:
+            raise ValueError(f"one of {', '.join(missing)} must be given")
         return checked
 
     def _checked(self, name: str, x: Tensor | None, weight: Tensor) -> Tensor:
+        """x cast and zero-extended, or the reason why that cannot be done."""
         operator, channels = self.operator, self.partition.total
         if not isinstance(x, Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
@@ -285,10 +324,9 @@ class StructuredMachine(nn.Module):
         cast = x if x.dtype is weight.dtype else self._cast(x)
         if cast.dtype != weight.dtype:
             raise TypeError(f"{name} is {x.dtype}, the machine is {weight.dtype}")
-        shape = x.shape
-        if len(shape) < operator.event_ndim or (len(shape) > operator.event_ndim + 1 and not operator.any_batch):
-            raise ValueError(f"{name} has shape {tuple(shape)}, the machine needs {operator.layout}")
-        missing = channels - shape[operator.channel_axis]
+        if x.ndim not in operator.ndims:
+            raise ValueError(f"{name} has shape {tuple(x.shape)}, the machine needs {operator.layout}")
+        missing = channels - x.shape[operator.channel_axis]
         if not missing:
             return cast
         if missing < 0 or name not in INPUTS:

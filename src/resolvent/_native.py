@@ -16,8 +16,6 @@ from ._activation import Sigma, for_kernels
 from ._operators import Conv, Lagged, Operator, Product
 from ._plan import Plan
 
-ITEM_SIZES = {torch.float64: 8, torch.float32: 4}
-
 
 def _extension() -> Any:
     for name in ("_native_v4", "_native_v3", "_native_v1"):
@@ -33,7 +31,7 @@ extension = _extension()
 
 def serves(operator: Operator, x: Tensor, positions: int) -> bool:
     """Whether machines in the precision of x are swept natively."""
-    return extension is not None and x.dtype in ITEM_SIZES
+    return extension is not None and x.dtype in (torch.float64, torch.float32)
 
 
 def sweep(
@@ -44,45 +42,32 @@ def sweep(
     y0: Tensor | None,
     z0: Tensor | None,
     inside: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    weight = weight.contiguous()
-    y0 = y0 if y0 is None else y0.contiguous()
-    z0 = z0 if z0 is None else z0.contiguous()
-    inside = inside if inside is None else inside.contiguous()
-    like: Any = z0 if y0 is None else y0
-    y, z = torch.empty_like(like), torch.empty_like(like)
+    bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor] | None:
+    """(y, z), or None where a tensor is not as it must be. Besides what others do, y0 may be short, and have a bias."""
     mode, codes, point, value = for_kernels(sigma)
-    event = like.shape[-operator.event_ndim :]
-    samples = like.numel() // (event.numel() or 1)
-    extension.sweep(
-        _program(operator, plan, event),
-        ITEM_SIZES[like.dtype],
-        samples,
-        torch.get_num_threads(),
-        weight.data_ptr(),
-        y.data_ptr(),
-        z.data_ptr(),
-        0 if y0 is None else y0.data_ptr(),
-        0 if z0 is None else z0.data_ptr(),
-        mode,
-        codes,
-        0 if point is None else point.data_ptr(),
-        0 if value is None else value.data_ptr(),
-        0 if inside is None else inside.data_ptr(),
-    )
-    return y, z
+    like: Any = z0 if y0 is None else y0
+    return _call("sweep", operator, plan, like, (mode, codes), (weight, bias, y0, z0, point, value, inside))
 
 
-def cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor) -> Tensor:
-    v, z = v.contiguous(), z.contiguous()
-    Q = v.new_empty(operator.weight_shape)
-    event = v.shape[-operator.event_ndim :]
-    samples = v.numel() // (event.numel() or 1)
-    program = _program(operator, plan, event)
-    extension.cotangent(
-        program, ITEM_SIZES[v.dtype], samples, torch.get_num_threads(), v.data_ptr(), z.data_ptr(), Q.data_ptr()
-    )
-    return Q
+def cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor) -> Tensor | None:
+    return _call("cotangent", operator, plan, v, (), (v, z))
+
+
+def _call(name: str, operator: Operator, plan: Plan, like: Tensor, options: tuple, tensors: tuple) -> Any:
+    if extension is None:
+        return None
+    function, threads = getattr(extension, name), torch.get_num_threads()
+    program = _program_for(operator, plan, like.shape)
+    done = function(program, threads, *options, *tensors)
+    if done is None and any(x is not None and not x.is_contiguous() for x in tensors):
+        done = function(program, threads, *options, *(None if x is None else x.contiguous() for x in tensors))
+    return done
+
+
+@lru_cache(maxsize=1024)
+def _program_for(operator: Operator, plan: Plan, shape: torch.Size) -> bytes:
+    return _program(operator, plan, shape[-operator.event_ndim :])
 
 
 @lru_cache(maxsize=256)
@@ -108,9 +93,9 @@ def _program(operator: Operator, plan: Plan, event: torch.Size) -> bytes:
             row += [0, 0, step.block, 0, 0, 0]
         steps += row
     area = kernel[0] * kernel[1] * kernel[2] * space[0] * space[1] * space[2]
-    header = [int(isinstance(operator, Conv)), int(plan.transposed), channels, times, lags, *kernel, *space, *before]
+    header = [int(isinstance(operator, Conv)), len(operator.weight_shape), int(plan.transposed), channels, times, lags]
     rectangles = [end for r in plan.rectangles for part in r for end in _ends(part)]
-    header += [work * area, len(plan.steps), len(plan.rectangles)]
+    header += [*kernel, *space, *before, work * area, len(plan.steps), len(plan.rectangles)]
     return array("q", header + steps + rectangles).tobytes()
 
 

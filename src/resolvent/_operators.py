@@ -53,7 +53,7 @@ class Operator(ABC):
     weight_shape: tuple[int, ...]
     weight_axes: tuple[int, int]  # where a weight has its output and its input channels
     layout: str
-    any_batch: bool = False  # whether a point may have any number of batch axes, not only one or none
+    ndims: range  # how many axes a point may have: one for the batch or none or, where it is dense, any
 
     @property
     def arguments(self) -> dict[str, object]:
@@ -104,7 +104,7 @@ class Dense(Operator):
     event_ndim = 1
     weight_axes = (0, 1)
     layout = "(..., channels)"
-    any_batch = True
+    ndims = range(1, 100)
 
     def __post_init__(self):
         self.weight_shape = (self.channels, self.channels)
@@ -147,6 +147,7 @@ class Conv(Operator):
         axes = len(self.kernel)
         self.channel_axis = -1 - axes
         self.event_ndim = 1 + axes
+        self.ndims = range(1 + axes, 3 + axes)
         self.weight_shape = (self.channels, self.channels, *self.kernel)
         self.layout = f"(batch, channels, {', '.join(['space'] * axes)}) or the same without batch"
 
@@ -195,7 +196,7 @@ class Conv(Operator):
         return read[0].reshape(self.channels, self.channels, *(1,) * len(self.kernel)).expand(self.weight_shape)
 
     def positions(self, x: Tensor) -> int:
-        return prod(len(range(size)) for size in x.shape[self.channel_axis + 1 :])
+        return prod([len(range(size)) for size in x.shape[self.channel_axis + 1 :]])
 
     def _paddings(self, transposed: bool) -> tuple[list[int], tuple[int, ...]]:
         """What the convolution pads on both sides by itself, and the rest, as `F.pad` wants it: last axis first."""
@@ -214,6 +215,7 @@ class Lagged(Operator):
     event_ndim = 2
     weight_axes = (1, 2)
     layout = "(batch, time, channels) or the same without batch"
+    ndims = range(2, 4)
 
     @property
     def arguments(self) -> dict[str, object]:

@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _are_functorch_transforms_active
+from torch._C import _are_functorch_transforms_active, _is_any_autocast_enabled, _len_torch_dispatch_stack
 from torch._functorch.utils import unwrap_dead_wrappers
 from torch.autograd import Function, forward_ad
 
+from . import _native
 from ._activation import Activations, Sigma, Slope
 from ._operators import Operator
 from ._plan import Plan
@@ -44,6 +45,39 @@ def solve(
     return _apply(_Solve, _SolveForwardMode, operator, plan, activations, inside, slope, weight, y0, z0)
 
 
+def at_once(
+    operator: Operator,
+    plan: Plan,
+    sigma: Sigma,
+    weight: Tensor,
+    bias: Tensor | None,
+    y0: Tensor,
+    z0: Tensor | None,
+) -> tuple[Tensor, Tensor] | None:
+    """The solve in one native call that checks all it is given, adds the bias and zero-extends y0.
+
+    None where a tensor is not in order, or anything differentiates, casts or watches: the long way then knows more.
+    """
+    if not y0.is_cpu or _watched(weight, bias, y0, z0) or not _plain(sigma):
+        return None
+    return _native.sweep(operator, plan, sigma, weight, y0, z0, None, bias)
+
+
+def weight_cotangent_at_once(operator: Operator, plan: Plan, v: Tensor, z: Tensor) -> Tensor | None:
+    """The same for `weight_cotangent`."""
+    return _native.cotangent(operator, plan, v, z) if v.is_cpu and not _watched(v, z) and _plain(None) else None
+
+
+def _plain(sigma: Sigma) -> bool:
+    """Whether σ is known to kernels, nothing differentiates its slopes, and nothing casts or watches."""
+    if isinstance(sigma, Slope):
+        if sigma.at.requires_grad and torch.is_grad_enabled():
+            return False
+        sigma = sigma.activations
+    known = not isinstance(sigma, Activations) or sigma.codes is not None
+    return known and not _is_any_autocast_enabled() and not _len_torch_dispatch_stack()
+
+
 def weight_cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor, ensemble_ndim: int = 0) -> Tensor:
     """Q = v z*, summed over the batch, where the plan reads W, and zero elsewhere."""
     if not _differentiated(v, z):
@@ -53,8 +87,11 @@ def weight_cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor, ensem
 
 def _differentiated(*factors: Activations | Tensor | None) -> bool:
     """Whether anything would see the derivatives of an operation on these."""
-    if torch.compiler.is_compiling():
-        return True
+    return torch.compiler.is_compiling() or _watched(*factors)
+
+
+def _watched(*factors: Activations | Tensor | None) -> bool:
+    """The same in eager code."""
     if torch.is_grad_enabled():
         for x in factors:
             if isinstance(x, Tensor) and x.requires_grad:
@@ -68,7 +105,7 @@ def _apply(function: type[Function], forward_mode: type[Function], *args: Any) -
     if _are_functorch_transforms_active():
         return forward_mode.apply(*args)
     # What `apply` does besides, binding arguments to names, takes longer than a small solve.
-    base: Any = super(Function, forward_mode)
+    base: Any = super(Function, forward_mode if forward_ad._current_level >= 0 else function)
     return base.apply(*unwrap_dead_wrappers(args))
 
 
@@ -79,23 +116,22 @@ class _Solve(Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        ctx.operator, ctx.plan, ctx.activations, inside, slope, weight, _, z0 = inputs
-        ctx.z_is_sigma = z0 is None
+        operator, plan, activations, inside, slope, weight, _, z0 = inputs
+        ctx.machine = operator, plan, activations, z0 is None
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(inside, slope, weight, *output)
-        ctx.save_for_forward(inside, slope, weight, *output)
 
     @staticmethod
     def backward(ctx, v0, u0):
         if v0 is None and u0 is None:
             return (None,) * 8
-        inside, slope, weight, y, z = ctx.saved_tensors
-        u, v = solve(ctx.operator, ctx.plan.dual, _slope(ctx, slope, y, z), weight, u0, v0, inside)
+        (operator, plan, *_), (inside, slope, weight, y, z) = ctx.machine, ctx.saved_tensors
+        u, v = solve(operator, plan.dual, _slope(ctx, slope, y, z), weight, u0, v0, inside)
         _, _, _, _, by_slope, by_weight, by_y0, by_z0 = ctx.needs_input_grad
         Q = None
         if by_weight:
-            plan, to, source = (ctx.plan.dual, z, v) if ctx.plan.transposed else (ctx.plan, v, z)
-            Q = weight_cotangent(ctx.operator, plan, to, source, weight.ndim - len(ctx.operator.weight_shape))
+            plan, to, source = (plan.dual, z, v) if plan.transposed else (plan, v, z)
+            Q = weight_cotangent(operator, plan, to, source, weight.ndim - len(operator.weight_shape))
         return None, None, None, None, u * y if by_slope else None, Q, v if by_y0 else None, u if by_z0 else None
 
     @staticmethod
@@ -114,13 +150,19 @@ class _Solve(Function):
 
 class _SolveForwardMode(_Solve):
     @staticmethod
+    def setup_context(ctx, inputs, output):
+        _Solve.setup_context(ctx, inputs, output)
+        _, _, _, inside, slope, weight, _, _ = inputs
+        ctx.save_for_forward(inside, slope, weight, *output)
+
+    @staticmethod
     def jvp(ctx, _operator, _plan, _activations, _inside, dslope, dweight, dy0, dz0):
-        inside, slope, weight, y, z = ctx.saved_tensors
+        (operator, plan, *_), (inside, slope, weight, y, z) = ctx.machine, ctx.saved_tensors
         if dweight is not None:
-            dy0, _ = solve(ctx.operator, ctx.plan, None, dweight, dy0, z)
+            dy0, _ = solve(operator, plan, None, dweight, dy0, z)
         if dslope is not None:
             dz0 = dslope * y if dz0 is None else dz0 + dslope * y
-        return solve(ctx.operator, ctx.plan, _slope(ctx, slope, y, z), weight, dy0, dz0, inside)
+        return solve(operator, plan, _slope(ctx, slope, y, z), weight, dy0, dz0, inside)
 
 
 class _WeightCotangent(Function):
@@ -156,7 +198,8 @@ class _WeightCotangentForwardMode(_WeightCotangent):
 
 
 def _slope(ctx, slope: Tensor | None, y: Tensor, z: Tensor) -> Slope | Tensor | None:
-    return slope if ctx.activations is None else Slope(ctx.activations, y, z if ctx.z_is_sigma else None)
+    _, _, activations, z_is_sigma = ctx.machine
+    return slope if activations is None else Slope(activations, y, z if z_is_sigma else None)
 
 
 def _with_axis(x: Tensor | None, dim: int | None, axis: int, size: int) -> Tensor | None:

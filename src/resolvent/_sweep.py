@@ -10,8 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._C import _len_torch_dispatch_stack
-from torch._C._functorch import is_legacy_batchedtensor
-from torch.nn import Parameter
 
 from . import _native
 from ._activation import Activations, Sigma, Slope
@@ -21,14 +19,13 @@ from ._plan import Plan
 
 def executor(operator: Operator, activations: Activations, x: Tensor, positions: int) -> str:
     """What sweeps machines with this operator and σ over so many positions, on the device and in the precision of x."""
-    fast = _fast(operator, x, positions) if activations.codes is not None else None
-    return "torch" if fast is None else fast.__name__.rpartition("._")[2]
+    fast = _fast(x) if activations.codes is not None else None
+    return "torch" if fast is None or not fast.serves(operator, x, positions) else fast.__name__.rpartition("._")[2]
 
 
-def _fast(operator: Operator, x: Tensor, positions: int) -> Any:
-    """The module with a `sweep` and a `cotangent` in few calls, if there is one for this device and precision."""
-    module = _native if x.is_cpu else _kernels() if x.is_cuda else None
-    return module if module is not None and module.serves(operator, x, positions) else None
+def _fast(x: Tensor) -> Any:
+    """The module whose `sweep` and `cotangent` are few calls on this device, and None where they do not serve."""
+    return _native if x.is_cpu else _kernels() if x.is_cuda else None
 
 
 @lru_cache(maxsize=1)
@@ -57,15 +54,12 @@ def sweep(
             return torch.ops.resolvent.sweep(plan.handle, plan.transposed, of_y, slope, weight, y0, z0, inside)
         return _step_by_step(operator, plan, sigma, weight, y0, z0, inside)
     activations = sigma.activations if isinstance(sigma, Slope) else sigma
-    if not isinstance(activations, Activations) or activations.codes is not None:
-        like: Any = z0 if y0 is None else y0
-        fast = _fast(operator, weight, operator.positions(like))
-        if (
-            fast is not None
-            and weight.ndim == len(operator.weight_shape)
-            and _has_memory(weight, y0, z0, inside, sigma)
-        ):
-            return fast.sweep(operator, plan, sigma, weight, y0, z0, inside)
+    fast, ensemble = _fast(weight), weight.ndim - len(operator.weight_shape)
+    custom = isinstance(activations, Activations) and activations.codes is None
+    if fast is not None and not ensemble and not custom and not _len_torch_dispatch_stack():
+        done = fast.sweep(operator, plan, sigma, weight, y0, z0, inside)
+        if done is not None:
+            return done
     return _step_by_step(operator, plan, sigma, weight, y0, z0, inside)
 
 
@@ -74,10 +68,11 @@ def cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor, ensemble_ndi
     if torch.compiler.is_compiling():
         if plan.handle is not None and not ensemble_ndim:
             return torch.ops.resolvent.cotangent(plan.handle, v, z)
-    elif not ensemble_ndim:
-        fast = _fast(operator, v, operator.positions(v))
-        if fast is not None and _has_memory(v, z):
-            return fast.cotangent(operator, plan, v, z)
+    elif not ensemble_ndim and not _len_torch_dispatch_stack():
+        fast = _fast(v)
+        done = None if fast is None else fast.cotangent(operator, plan, v, z)
+        if done is not None:
+            return done
     ensemble = v.shape[:ensemble_ndim]
     Q = v.new_zeros((*((prod(ensemble),) if ensemble else ()), *operator.weight_shape))
     v, z = (_flatten(x, ensemble_ndim, operator.event_ndim) for x in (v, z))
@@ -85,16 +80,6 @@ def cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor, ensemble_ndi
         for rectangle in plan.rectangles:
             operator.accumulate_cotangent(Q, v, z, rectangle)
     return Q.view(*ensemble, *operator.weight_shape)
-
-
-def _has_memory(*tensors: Sigma) -> bool:
-    """Whether a kernel may read these: real tensors, not faked or counted, in no batch of gradients, stored as is."""
-    for x in tensors:
-        if isinstance(x, Tensor) and (
-            type(x) not in (Tensor, Parameter) or is_legacy_batchedtensor(x) or x.is_neg() or x._is_zerotensor()
-        ):
-            return False
-    return not _len_torch_dispatch_stack()
 
 
 # Compiled graphs hold tensors and numbers only, so there a sweep is an operation that finds the rest by a number.

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 import triton
 from torch import Tensor
+from torch._C._functorch import is_legacy_batchedtensor
+from torch.nn import Parameter
 
 from ._activation import Sigma, for_kernels
 from ._kernel import sweep_kernel
@@ -34,10 +36,12 @@ def sweep(
     y0: Tensor | None,
     z0: Tensor | None,
     inside: Tensor | None,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor] | None:
     mode, codes, point, value = for_kernels(sigma)
     given: Any = z0 if y0 is None else y0
     n, positions, size = plan.partition.total, operator.positions(given), given.numel()
+    if not serves(operator, given, positions) or not _readable(weight, y0, z0, point, value, inside):
+        return None
     if not size:
         return torch.empty_like(given), torch.empty_like(given)
     batch = size // (n * positions)
@@ -53,7 +57,7 @@ def sweep(
         given.device,
     )
     schedule, history = launches.schedule, plan.history
-    y0, z0 = None if y0 is None else y0.contiguous(), None if z0 is None else z0.contiguous()
+    y0, z0, point, value, inside = (None if x is None else x.contiguous() for x in (y0, z0, point, value, inside))
     y, z = torch.empty(given.shape, **launches.like), torch.empty(given.shape, **launches.like)
     if schedule.zeros:
         y.zero_()
@@ -66,10 +70,10 @@ def sweep(
         z,
         y if y0 is None else y0,
         z if z0 is None else z0,
-        _source_first(operator, weight, plan.transposed, schedule.stride),
+        _source_first(operator, weight, plan.transposed, launches.stride),
         y if point is None else point,
         y if value is None else value,
-        y if inside is None else inside.contiguous(),
+        y if inside is None else inside,
         *launches.tables,
     )
     launch = _launcher(triton.cdiv(batch, launches.samples), pointers, launches)
@@ -83,13 +87,23 @@ def sweep(
     return y, z
 
 
+def _readable(*tensors: Tensor | None) -> bool:
+    """Whether a kernel may read these: no subclasses or wrappers, no promises of zeros, stored as they are."""
+    for x in tensors:
+        if x is not None and (
+            type(x) not in (Tensor, Parameter) or is_legacy_batchedtensor(x) or x.is_neg() or x._is_zerotensor()
+        ):
+            return False
+    return True
+
+
 def _source_first(operator: Operator, weight: Tensor, transposed: bool, stride: int) -> Tensor:
     """W as [lag, source, to], so that what a program reads lies side by side; of even windows only what is in them."""
     if isinstance(operator, Conv):
         weight = weight.permute(2, 0, 1)
-    if transposed:
-        return weight.contiguous()
     n = weight.shape[-1]
+    if transposed or not stride:
+        return weight.contiguous()
     if stride == n:
         return weight.mT.contiguous()
     return weight.reshape(n // stride, stride, n // stride, stride).diagonal(0, 0, 2).permute(2, 1, 0).contiguous()
@@ -118,6 +132,7 @@ class Launches(NamedTuple):
 
     schedule: Schedule
     like: dict[str, Any]  # what the results are made like
+    stride: int  # between the sources of W as the kernel reads it, or 0 where W* would be as good
     tables: tuple[Tensor, ...]
     constants: tuple  # at compile time
     samples: int  # of one program
@@ -157,7 +172,10 @@ def _launches(
         used |= 1 << code
     added = any(isinstance(step, Product) for step in schedule.steps)
     has_y0, has_z0, mode, known, inside = given
-    constants = (n, schedule.stride, schedule.unit, *layout, plan.transposed, has_y0, added, has_z0)
+    # a sum of vectors may as well go along the sources of W, which saves its copy
+    stride = schedule.stride if dot or schedule.stride < n else 0
+    strides = (stride or n, 1) if stride or plan.transposed else (1, n)
+    constants = (n, *strides, schedule.unit, *layout, plan.transposed, has_y0, added, has_z0)
     constants += (mode, used, known, inside, span, rows, width, depth, schedule.grouped, dot, precision)
     # where each channel's block ends or, for the dual, begins, behind a border of four
     edges = [b.start if plan.transposed else b.stop for b in plan.partition.blocks for _ in range(b.start, b.stop)]
@@ -165,7 +183,7 @@ def _launches(
     stages, sources, ends = (torch.tensor(table, dtype=torch.int32, device=device) for table in tables)
     tables = (stages, sources, ends[4:])  # still aligned
     warps = 4 if rows == 1 or isinstance(operator, Conv) else 8
-    return Launches(schedule, dict(dtype=dtype, device=device), tables, constants, rows // span, warps, {})
+    return Launches(schedule, dict(dtype=dtype, device=device), stride, tables, constants, rows // span, warps, {})
 
 
 def _launcher(programs: int, pointers: tuple[Tensor, ...], launches: Launches) -> Callable[..., Any]:
@@ -189,8 +207,10 @@ def _allows_tf32() -> bool:
     return backends.cuda.matmul.fp32_precision == "tf32" or backends.fp32_precision == "tf32"
 
 
-def cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor) -> Tensor:
+def cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor) -> Tensor | None:
     """Q by few large products: each window, or each lag, as a whole, and then without what is not read."""
+    if not serves(operator, v, operator.positions(v)) or not _readable(v, z):
+        return None
     unread = _unread(operator, plan, v.device)
     n = plan.partition.total
     if isinstance(operator, Conv):

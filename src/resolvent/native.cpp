@@ -151,6 +151,10 @@ void multiply_add(T* C, Index row, Factor<T> A, Factor<T> B, Index M, Index lane
 
 template <class T> inline Vector<T> splat(T x) { return x - Vector<T>{}; }
 
+constexpr double INVERSE_FACTORIAL[] = {1,          1,           1.0 / 2,       1.0 / 6,        1.0 / 24,
+                                        1.0 / 120,  1.0 / 720,   1.0 / 5040,    1.0 / 40320,    1.0 / 362880,
+                                        1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600, 1.0 / 6227020800};
+
 // x = k ln 2 + r with |r| <= ln(2) / 2, so that e^x = 2^k (1 + p) with p = e^r - 1, which is exact also near 0.
 template <class T> inline void reduce(Vector<T> x, Vector<T>& power, Vector<T>& p) {
     using L = Lanes<T>;
@@ -158,9 +162,9 @@ template <class T> inline void reduce(Vector<T> x, Vector<T>& power, Vector<T>& 
     x = x > L::largest ? splat(L::largest) : x;
     Vector<T> k = x * T(1.4426950408889634) + L::round - L::round;
     Vector<T> r = x - k * L::ln2_high - k * L::ln2_low;
-    p = splat(T(1));
+    p = splat(T(INVERSE_FACTORIAL[L::taylor]));
 #pragma GCC unroll 16
-    for (int i = L::taylor; i > 1; i--) p = p * r * T(1.0 / i) + T(1);
+    for (int i = L::taylor - 1; i > 0; i--) p = p * r + T(INVERSE_FACTORIAL[i]);
     p *= r;
     power = (Vector<T>)((__builtin_convertvector(k, typename L::Integers) + L::bias) << L::mantissa);
 }
@@ -252,7 +256,7 @@ template <class T> inline Vector<T> slope(int code, Vector<T> y, const Vector<T>
 
 // A program as `_native.py` writes it: this header, then the steps, then the rectangles of W that are read.
 struct Header {
-    Index conv, transposed, channels, times, lags, kernel[3], space[3], before[3], work, steps, rectangles;
+    Index conv, weight_axes, transposed, channels, times, lags, kernel[3], space[3], before[3], work, steps, rectangles;
 };
 struct Step {
     Index product, to_start, to_stop, to_first, to_last, start, stop, first, last, lag, last_lag;  // or `first` = block
@@ -276,7 +280,8 @@ enum Sigma { NONE, FUNCTION, SLOPE, SLOPE_AT };  // 0, σ(y), slope ⊙ y, σ'(p
 
 template <class T> struct Points {
     T *y, *z;
-    const T *y0, *z0;  // or null for zero
+    const T *y0, *z0, *bias;  // or null for zero
+    Index inputs;             // the first channels, which y0 has; it is zero in the others
     Sigma sigma;
     const unsigned char* codes;
     const T *point, *value;  // the slope, or the point it is taken at, and σ(point) where it is known
@@ -304,18 +309,29 @@ template <class T> inline void apply(const Points<T>& p, int block, Index at, In
     }
 }
 
-template <class T> void begin(const Points<T>& p, Index at, Index count) {
-    if (p.y0) memcpy(p.y + at, p.y0 + at, count * sizeof(T));
-    else memset(p.y + at, 0, count * sizeof(T));
-    if (p.z0) memcpy(p.z + at, p.z0 + at, count * sizeof(T));
-    else memset(p.z + at, 0, count * sizeof(T));
+// y = y0 + bias and z = z0 in the samples from `first` to `last`, which have `rows` rows of channels: the y0 of a row are
+// side by side (`area` = 1), or each channel is an area of entries with the same bias.
+template <class T> void begin(const Program& f, const Points<T>& p, Index first, Index last, Index rows, Index area) {
+    const Index n = f.channels * area, given = p.inputs * area;
+    T *y = p.y + first * rows * n, *z = p.z + first * rows * n;
+    const Index count = (last - first) * rows;
+    if (p.z0) memcpy(z, p.z0 + first * rows * n, count * n * sizeof(T));
+    else memset(z, 0, count * n * sizeof(T));
+    if (p.y0 && given == n) memcpy(y, p.y0 + first * rows * n, count * n * sizeof(T));
+    else memset(y, 0, count * n * sizeof(T));
+    if (p.y0 && given < n)
+        for (Index r = 0; r < count; r++) memcpy(y + r * n, p.y0 + (first * rows + r) * given, given * sizeof(T));
+    if (p.bias)
+        for (Index r = 0; r < count; r++, y += n)
+            for (Index c = 0; c < f.channels; c++)
+                for (Index i = 0; i < area; i++) y[c * area + i] += p.bias[c];
 }
 
 // Points (sample, time, channel); W is [lag, in, out], or [lag, out, in] where it is transposed.
 template <class T> void sweep_lagged(const Program& f, const T* W, const Points<T>& p, Index first, Index last) {
     const Index n = f.channels, sample = f.times * n;
     std::vector<Tap> taps(f.lags);
-    begin(p, first * sample, (last - first) * sample);
+    begin(f, p, first, last, f.times, 1);
     for (const Step* step = f.step; step < f.step + f.steps; step++)
         for (Index t = step->to_start; t < step->to_stop; t++) {
             const Index at = first * sample + t * n;
@@ -413,7 +429,7 @@ template <class T> void sweep_conv(const Program& f, const T* W, const Points<T>
     const Index out = n * f.taps, in = f.taps;
     for (Index b = first; b < last; b++) {
         const Index at = b * n * f.area;
-        begin(p, at, n * f.area);
+        begin(f, p, b, b + 1, 1, f.area);
         if (p.z0)
             for (Index c = 0; c < n; c++) copy(p.z + at, c);
         for (const Step* step = f.step; step < f.step + f.steps; step++)
@@ -531,21 +547,108 @@ template <class T> void cotangent(const Program& f, const T* v, const T* z, T* Q
     }
 }
 
-// ---- Python --------------------------------------------------------------------------------------------------------
+// ---- tensors -------------------------------------------------------------------------------------------------------
 
-// The arguments are bytes, None, or integers: sizes and the addresses of tensors that the caller keeps alive.
-struct Arguments {
-    PyObject* const* values;
-    Index next = 0;
-    Index integer() { return PyLong_AsLongLong(values[next++]); }
-    template <class P> P* pointer() { return (P*)PyLong_AsVoidPtr(values[next++]); }
-    const char* bytes() {
-        PyObject* object = values[next++];
-        return object == Py_None ? nullptr : PyBytes_AsString(object);
+// What DLPack 1.3 fixes for exchange between libraries in one process: how PyTorch shows a tensor, and makes one.
+struct View {
+    void* data;
+    int32_t device, device_index, ndim;
+    uint8_t kind, bits;
+    uint16_t lanes;
+    Index *shape, *strides;
+    uint64_t offset;
+    Index size() const {
+        Index total = 1;
+        for (int axis = 0; axis < ndim; axis++) total *= shape[axis];
+        return total;
+    }
+    bool contiguous() const {
+        Index stride = 1;
+        for (int axis = ndim - 1; axis >= 0; stride *= shape[axis--])
+            if (shape[axis] != 1 && strides && strides[axis] != stride) return size() == 0;
+        return true;
+    }
+};
+struct Exchange {
+    uint32_t major, minor;
+    void* older;
+    int (*allocate)(View* like, void** managed, void*, void (*failed)(void*, const char*, const char*));
+    int (*from_object)(void* object, void** managed);
+    int (*to_object)(void* managed, PyObject** object);
+    int (*view)(PyObject* object, View*);
+};
+enum { CPU = 1, FLOAT = 2, BOOL = 6 };
+
+const Exchange* exchange;
+PyObject *tensor_type, *parameter_type, *is_neg;
+
+bool connect() {
+    PyObject *torch = PyImport_ImportModule("torch"), *nn = PyImport_ImportModule("torch.nn"), *capsule = nullptr;
+    if (torch && nn && (tensor_type = PyObject_GetAttrString(torch, "Tensor")) &&
+        (parameter_type = PyObject_GetAttrString(nn, "Parameter")) && (is_neg = PyUnicode_InternFromString("is_neg")) &&
+        (capsule = PyObject_GetAttrString(tensor_type, "__dlpack_c_exchange_api__")))
+        exchange = (const Exchange*)PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+    Py_XDECREF(torch), Py_XDECREF(nn), Py_XDECREF(capsule);
+    return exchange && exchange->major == 1 && exchange->view;
+}
+
+// Whether a tensor is no subclass or wrapper, no promise of zeros and not the negative of what is stored, but contiguous
+// entries of this kind and shape. None is null and may always be read.
+bool readable(PyObject* object, int kind, int bits, Index ndim, const Index* shape, void** data) {
+    *data = nullptr;
+    if (object == Py_None) return true;
+    if ((PyObject*)Py_TYPE(object) != tensor_type && (PyObject*)Py_TYPE(object) != parameter_type) return false;
+    View x;
+    if (exchange->view(object, &x)) return PyErr_Clear(), false;
+    if (x.device != CPU || x.kind != kind || x.bits != bits || x.ndim != ndim || !x.contiguous()) return false;
+    for (Index axis = 0; axis < ndim; axis++)
+        if (x.shape[axis] != shape[axis]) return false;
+    if (!x.data && x.size()) return false;
+    PyObject* negated = PyObject_CallMethodObjArgs(object, is_neg, nullptr);
+    Py_XDECREF(negated);
+    if (negated != Py_False) return PyErr_Clear(), false;
+    *data = (char*)x.data + x.offset;
+    return true;
+}
+
+// The shape of a point as the program takes it, of all channels, and how many channels x has; or false.
+bool shaped(const Program& f, PyObject* object, View& x, Index* shape, Index* given) {
+    if (exchange->view(object, &x)) return PyErr_Clear(), false;
+    const Index axes = f.conv ? f.weight_axes - 2 : 0, event = f.conv ? 1 + axes : f.weight_axes - 1;
+    const Index channel = x.ndim - 1 - axes;
+    if (x.ndim < event || x.ndim > 16 || (event > 1 && x.ndim > event + 1)) return false;
+    for (Index axis = 0; axis < x.ndim; axis++) shape[axis] = x.shape[axis];
+    for (Index axis = 0; axis < axes; axis++)
+        if (shape[channel + 1 + axis] != f.space[3 - axes + axis]) return false;
+    if (!f.conv && event == 2 && shape[channel - 1] != f.times) return false;
+    *given = shape[channel];
+    shape[channel] = f.channels;
+    return *given <= f.channels;
+}
+
+struct WeightShape {
+    Index sizes[6];
+    explicit WeightShape(const Program& f) : sizes{f.lags, f.channels, f.channels} {
+        for (Index axis = 2; f.conv && axis < f.weight_axes; axis++) sizes[1 + axis] = f.kernel[3 - f.weight_axes + axis];
+        if (f.conv || f.weight_axes == 2) memmove(sizes, sizes + 1, 5 * sizeof(Index));
     }
 };
 
-template <class Work> void without_python(Work work) {
+void failed(void*, const char*, const char* message) { PyErr_SetString(PyExc_RuntimeError, message); }
+
+PyObject* empty(int bits, int ndim, Index* shape, void** data) {
+    View like = {nullptr, CPU, 0, ndim, FLOAT, uint8_t(bits), 1, shape, nullptr, 0};
+    void* managed;
+    PyObject* object;
+    if (exchange->allocate(&like, &managed, nullptr, failed) || exchange->to_object(managed, &object)) return nullptr;
+    if (exchange->view(object, &like)) return Py_DECREF(object), nullptr;
+    *data = like.data;
+    return object;
+}
+
+// ---- Python --------------------------------------------------------------------------------------------------------
+
+template <class Work> bool without_python(Work work) {
     bool full = false;
     Py_BEGIN_ALLOW_THREADS
     try {
@@ -555,44 +658,75 @@ template <class Work> void without_python(Work work) {
     }
     Py_END_ALLOW_THREADS
     if (full) PyErr_NoMemory();
+    return !full;
 }
 
-template <class T> void run_sweep(Arguments& a, const Program& f, Index batch, Index threads) {
-    const T* W = a.pointer<T>();
-    Points<T> p;
-    p.y = a.pointer<T>(), p.z = a.pointer<T>();
-    p.y0 = a.pointer<T>(), p.z0 = a.pointer<T>();
-    p.sigma = Sigma(a.integer());
-    p.codes = (const unsigned char*)a.bytes();
-    p.point = a.pointer<T>(), p.value = a.pointer<T>();
-    p.inside = a.pointer<bool>();
-    if (PyErr_Occurred()) return;
-    without_python([&] { sweep<T>(f, W, p, batch, threads); });
-}
-
-template <class T> void run_cotangent(Arguments& a, const Program& f, Index batch, Index threads) {
-    const T *v = a.pointer<T>(), *z = a.pointer<T>();
-    T* Q = a.pointer<T>();
-    if (PyErr_Occurred()) return;
-    without_python([&] { cotangent<T>(f, v, z, Q, batch, threads); });
-}
-
-template <void (*in_double)(Arguments&, const Program&, Index, Index),
-          void (*in_float)(Arguments&, const Program&, Index, Index), Py_ssize_t expected>
-PyObject* entry(PyObject*, PyObject* const* values, Py_ssize_t count) {
-    if (count != expected) return PyErr_Format(PyExc_TypeError, "%zd arguments needed, got %zd", expected, count);
-    Arguments a{values};
-    const char* program = a.bytes();
-    if (!program) return PyErr_Occurred() ? nullptr : PyErr_Format(PyExc_TypeError, "a program is needed");
-    const Index item = a.integer(), batch = a.integer(), threads = a.integer();
-    if (!PyErr_Occurred()) (item == 8 ? in_double : in_float)(a, Program(program), batch, threads);
+// (program, threads, what σ is, codes, weight, bias, y0, z0, point, value, inside) to (y, z), or to None where a tensor is
+// not as the program needs it. Only y0 may have fewer channels.
+PyObject* call_sweep(PyObject*, PyObject* const* a, Py_ssize_t count) {
+    if (count != 11) return PyErr_Format(PyExc_TypeError, "11 arguments needed, got %zd", count);
+    const char* bytes = PyBytes_AsString(a[0]);
+    const Index threads = PyLong_AsLongLong(a[1]), sigma = PyLong_AsLongLong(a[2]);
+    const char* codes = a[3] == Py_None ? nullptr : PyBytes_AsString(a[3]);
     if (PyErr_Occurred()) return nullptr;
-    Py_RETURN_NONE;
+    const Program f(bytes);
+    View like;
+    Index shape[16], inputs, size = 1;
+    if (!shaped(f, a[6] == Py_None ? a[7] : a[6], like, shape, &inputs)) Py_RETURN_NONE;
+    for (int axis = 0; axis < like.ndim; axis++) size *= shape[axis];
+    const Index batch = size / (f.area ? f.channels * f.area : 1), n = like.ndim;
+    const int bits = like.bits;
+    void *W, *bias, *y0, *z0, *point, *value, *inside, *y, *z;
+    if ((bits != 64 && bits != 32) || !readable(a[4], FLOAT, bits, f.weight_axes, WeightShape(f).sizes, &W) ||
+        !readable(a[5], FLOAT, bits, 1, &f.channels, &bias) || !readable(a[6], FLOAT, bits, n, like.shape, &y0) ||
+        !readable(a[7], FLOAT, bits, n, shape, &z0) || !readable(a[8], FLOAT, bits, n, shape, &point) ||
+        !readable(a[9], FLOAT, bits, n, shape, &value) || !readable(a[10], BOOL, 8, n, shape, &inside))
+        Py_RETURN_NONE;
+    PyObject *first = empty(bits, like.ndim, shape, &y), *second = empty(bits, like.ndim, shape, &z);
+    const auto run = [&](auto zero) {
+        using T = decltype(zero);
+        sweep<T>(f, (const T*)W,
+                 {(T*)y, (T*)z, (T*)y0, (T*)z0, (T*)bias, inputs, Sigma(sigma), (const unsigned char*)codes, (T*)point,
+                  (T*)value, (bool*)inside},
+                 batch, threads);
+    };
+    PyObject* both = nullptr;
+    if (first && second && without_python([&] { bits == 64 ? run(double()) : run(float()); }))
+        both = PyTuple_Pack(2, first, second);
+    Py_XDECREF(first), Py_XDECREF(second);
+    return both;
+}
+
+// (program, threads, v, z) to Q, or to None as above.
+PyObject* call_cotangent(PyObject*, PyObject* const* a, Py_ssize_t count) {
+    if (count != 4) return PyErr_Format(PyExc_TypeError, "4 arguments needed, got %zd", count);
+    const char* bytes = PyBytes_AsString(a[0]);
+    const Index threads = PyLong_AsLongLong(a[1]);
+    if (PyErr_Occurred()) return nullptr;
+    const Program f(bytes);
+    View like;
+    Index points[16], given;
+    if (!shaped(f, a[2], like, points, &given) || given != f.channels) Py_RETURN_NONE;
+    const Index size = like.size(), entries = f.channels * f.area;
+    const int bits = like.bits;
+    void *v, *z, *Q;
+    if ((bits != 64 && bits != 32) || !readable(a[2], FLOAT, bits, like.ndim, points, &v) ||
+        !readable(a[3], FLOAT, bits, like.ndim, points, &z))
+        Py_RETURN_NONE;
+    PyObject* result = empty(bits, f.weight_axes, WeightShape(f).sizes, &Q);
+    if (!result) return nullptr;
+    const auto run = [&](auto zero) {
+        using T = decltype(zero);
+        cotangent<T>(f, (const T*)v, (const T*)z, (T*)Q, entries ? size / entries : 0, threads);
+    };
+    if (without_python([&] { bits == 64 ? run(double()) : run(float()); })) return result;
+    Py_DECREF(result);
+    return nullptr;
 }
 
 PyMethodDef methods[] = {
-    {"sweep", (PyCFunction)(void (*)())entry<run_sweep<double>, run_sweep<float>, 14>, METH_FASTCALL, nullptr},
-    {"cotangent", (PyCFunction)(void (*)())entry<run_cotangent<double>, run_cotangent<float>, 7>, METH_FASTCALL, nullptr},
+    {"sweep", (PyCFunction)(void (*)())call_sweep, METH_FASTCALL, nullptr},
+    {"cotangent", (PyCFunction)(void (*)())call_cotangent, METH_FASTCALL, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -613,5 +747,6 @@ PyMODINIT_FUNC INIT(MODULE)() {
     const bool able = true;
 #endif
     if (!able) return PyErr_Format(PyExc_ImportError, "this processor lacks the instructions the module was built for");
+    if (!connect()) return PyErr_Format(PyExc_ImportError, "this PyTorch does not show its tensors through DLPack 1");
     return PyModule_Create(&module);
 }
