@@ -82,7 +82,11 @@ ALL_MACHINES: dict[str, Callable[[], Case]] = {
 
 @st.composite
 def cases(
-    draw: st.DrawFn, activations=tuple(ACTIVATIONS), kinds=("dense", "conv", "recurrent"), widths=(1, 2, 3)
+    draw: st.DrawFn,
+    activations=tuple(ACTIVATIONS),
+    kinds=("dense", "conv", "recurrent"),
+    widths=(1, 2, 3),
+    axes=(1, 2, 3),
 ) -> Case:
     """Any machine, with random weights, also where they are not read, and any extent and batch."""
     kind = draw(st.sampled_from(kinds))
@@ -110,13 +114,13 @@ def cases(
         if kind == "dense":
             machine, extent = rv.DenseMachine(sizes, **arguments), ()
         else:
-            axes = draw(st.integers(1, 3))
-            kernel = draw(st.lists(st.integers(1, 4), min_size=axes, max_size=axes))
+            ndim = draw(st.sampled_from(axes))
+            kernel = draw(st.lists(st.integers(1, 4), min_size=ndim, max_size=ndim))
             before = [draw(st.integers(0, k - 1)) for k in kernel]
             pairs = [(b, k - 1 - b) for b, k in zip(before, kernel, strict=True)]
             padding: Any = draw(st.just("same") | st.just(pairs))
             machine = rv.ConvMachine(sizes, kernel_size=kernel, padding=padding, **arguments)
-            extent = tuple(draw(st.lists(st.integers(1, 4), min_size=axes, max_size=axes)))
+            extent = tuple(draw(st.lists(st.integers(1, 4), min_size=ndim, max_size=ndim)))
     return Case(randomize(machine, draw(st.integers(0, 2**16))), extent, batch)
 
 

@@ -89,6 +89,21 @@ def test_native_sweep(native, dtype, case: Case, shifted):
     assert_same(outputs_and_gradients(*arguments), step_by_step(outputs_and_gradients, *arguments))
 
 
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(case=cases(widths=WIDTHS), data=st.data())
+def test_one_native_call_adds_the_bias_and_extends_short_inputs(native, case: Case, data):
+    machine, (y0, z0, u0, v0) = case.machine.requires_grad_(False), case.points(4)
+    axis, channels = machine.operator.channel_axis, data.draw(st.integers(0, machine.partition.total))
+    short = [x.narrow(axis, 0, channels) for x in (y0, u0)]
+
+    def run():
+        y, z = machine.solve(short[0], z0)
+        u, v = machine.dual(y, z - z0).solve(short[1], v0)
+        return dict(y=y, z=z, u=u, v=v, only_y0=machine(short[0]))
+
+    assert_same(run(), step_by_step(run))
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_native_activations_and_slopes(native, name, dtype):
@@ -186,14 +201,22 @@ def test_what_no_kernel_serves_runs_step_by_step(monkeypatch):
 class TestTriton:
     """The kernels against the plain sweep, for σ, for slopes in each of their forms, and for σ = 0."""
 
-    def check(self, machine, time_steps=None, history=0, lengths=None, dtype=torch.float32):
+    @pytest.fixture(autouse=True)
+    def schedules_of_their_own(self):
+        """What a test changes of how a plan is scheduled is not to be seen by the next."""
+        yield
+        _stages.schedule_of.cache_clear()
+        _stages.cover.cache_clear()
+        _triton._launches.cache_clear()
+
+    def check(self, machine, time_steps=None, history=0, lengths=None, batch=3):
         torch.manual_seed(0)
         n = machine.partition.total
-        machine = randomize(machine.to(DEVICE, dtype)).requires_grad_(False)
+        machine = randomize(machine.to(DEVICE, torch.float32)).requires_grad_(False)
         machine.weight.div_(n**0.5)
         event = [n] if time_steps is None else [time_steps, n]
-        shape = (3, *(reversed(event) if machine.kind == "conv" else event))
-        y0, z0, u0, v0 = (torch.randn(shape, device=DEVICE, dtype=dtype) for _ in range(4))
+        shape = (batch, *(reversed(event) if machine.kind == "conv" else event))
+        y0, z0, u0, v0 = (torch.randn(shape, device=DEVICE) for _ in range(4))
         plan = machine._plan(y0, history)
         inside = None if lengths is None else machine._inside(lengths, y0)
         sigma = machine.activation
@@ -220,6 +243,41 @@ class TestTriton:
 
     def test_wide_blocks(self):
         self.check(rv.DenseMachine((17, 33, 9), "tanh"))
+
+    def test_blocks_wider_than_a_stage(self):
+        machine = rv.DenseMachine((70, 3, 129), "tanh")
+        self.check(machine)
+        assert len(_stages.schedule_of(machine._plan_at(1, 0), machine.activation.codes).stages) == 2 + 1 + 3
+
+    @pytest.mark.parametrize("sizes", [(3, 1, 2, 9), (16, 32, 16)])
+    def test_tiles_of_many_samples(self, sizes):
+        self.check(rv.DenseMachine(sizes, "tanh"), batch=270)
+
+    @pytest.mark.parametrize("case", ["dense", "conv", "recurrent"])
+    @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+    @given(data=st.data())
+    def test_any_machine_however_it_is_cut(self, case, data, monkeypatch):
+        """With windows, tiles and pasts so small that each machine meets them."""
+        for name, value in (("_window", lambda *_: 6), ("NARROW", 2), ("TILE", 4), ("PULLED", 8)):
+            monkeypatch.setattr(_stages, name, value)
+        drawn = data.draw(cases(kinds=(case,), widths=(1, 2, 5), activations=("tanh", "relu"), axes=(1,)))
+        self.check(drawn.machine, *drawn.extent)
+
+    def test_products_onto_parts_of_which_some_are_fresh(self, monkeypatch):
+        """The first half feeds block 6 alone, and then blocks 4 and 5 feed 6 and 7 in one product."""
+        monkeypatch.setattr(_stages, "_window", lambda *_: 2)
+        connections = torch.zeros(8, 8, dtype=torch.bool)
+        connections[6, 0] = connections[6, 4] = connections[6, 5] = connections[7, 4] = connections[7, 5] = True
+        machine = rv.DenseMachine((1,) * 8, "tanh", connections=connections)
+        assert _stages.schedule_of(machine._plan_at(1, 0), machine.activation.codes).zeros
+        self.check(machine)
+
+    @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+    def test_an_infinite_z_leaves_alone_what_it_does_not_feed(self):
+        machine = rv.DenseMachine((1, 1, 1, 1), "identity", device=DEVICE, bias=False).requires_grad_(False)
+        y0 = torch.tensor([[1.0, 2.0, torch.inf, 3.0]], device=DEVICE)
+        y, _ = _triton.sweep(machine.operator, machine._plan(y0), machine.activation, machine.weight, y0, None, None)
+        assert y[0, :2].isfinite().all()
 
     def test_narrow_blocks_are_solved_in_groups(self):
         machine = rv.DenseMachine((3, 1, 1, 2, 9, 1, 4), "gelu")

@@ -128,9 +128,10 @@ class StructuredMachine(nn.Module):
 
     def weight_cotangent(self, v: Point, z: Point) -> Point:
         """Q = v z* summed over the batch, zero where W is not read: the cotangent of W, from the dual's v."""
-        done = weight_cotangent_at_once(self.operator, self._plan(v), v, z) if self._ordinary(v) else None
-        if done is not None:
-            return done
+        if self._ordinary(v) and v.is_cpu:
+            done = weight_cotangent_at_once(self.operator, self._plan(v), v, z)
+            if done is not None:
+                return done
         _, v, z = self._points(v=v, z=z)
         return weight_cotangent(self.operator, self._plan(v), v, z)
 
@@ -244,7 +245,7 @@ class StructuredMachine(nn.Module):
     ) -> tuple[Tensor, Tensor] | None:
         """The solve without the checks and layers that only others than plain tensors need, where that will do."""
         weight = self._parameter("weight")
-        if not self._ordinary(y0) or (weight.requires_grad and torch.is_grad_enabled()):
+        if not self._ordinary(y0) or not y0.is_cpu or (weight.requires_grad and torch.is_grad_enabled()):
             return None
         plan = self._plan_at(self.operator.time_steps(y0), 0)
         plan = plan.dual if transposed else plan

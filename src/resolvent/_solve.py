@@ -58,14 +58,14 @@ def at_once(
 
     None where a tensor is not in order, or anything differentiates, casts or watches: the long way then knows more.
     """
-    if not y0.is_cpu or _watched(weight, bias, y0, z0) or not _plain(sigma):
+    if _watched(weight, bias, y0, z0) or not _plain(sigma):
         return None
     return _native.sweep(operator, plan, sigma, weight, y0, z0, None, bias)
 
 
 def weight_cotangent_at_once(operator: Operator, plan: Plan, v: Tensor, z: Tensor) -> Tensor | None:
     """The same for `weight_cotangent`."""
-    return _native.cotangent(operator, plan, v, z) if v.is_cpu and not _watched(v, z) and _plain(None) else None
+    return _native.cotangent(operator, plan, v, z) if not _watched(v, z) and _plain(None) else None
 
 
 def _plain(sigma: Sigma) -> bool:

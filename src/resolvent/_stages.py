@@ -11,6 +11,7 @@ from math import gcd
 from typing import NamedTuple
 
 from ._operators import Product, Rectangle
+from ._partition import Partition
 from ._plan import Plan
 
 PULLED = 2048  # longer pasts than this, in entries of z, are products
@@ -18,9 +19,9 @@ NARROW, GROUP = 8, 16  # blocks up to this width make stages of up to so many ch
 TILE = 64  # channels of a stage
 
 
-def _window(half: bool = False) -> int:
-    """How many channels one launch solves: more where its products are cheap."""
-    return 1024 if half else 256
+def _window(partition: Partition, half: bool = False) -> int:
+    """How many channels one launch solves: few where blocks are narrow, many where products are cheap."""
+    return 1024 if half else 128 if 1 < max(partition.sizes) <= 2 * NARROW else 256
 
 
 class Stage(NamedTuple):
@@ -51,7 +52,7 @@ def schedule_of(plan: Plan, codes: bytes, half: bool = False, taps: int = 0, spa
     matrices = plan.connections.matrices * max(1, taps)
     lags = range(len(matrices))
     blocks = [range(block.start, block.stop) for block in plan.partition.blocks]
-    window_of = _windows(blocks, _window(half)) if taps or len(lags) == 1 else [0] * len(blocks)
+    window_of = _windows(blocks, _window(plan.partition, half)) if taps or len(lags) == 1 else [0] * len(blocks)
     long = range(plan.connections.time_block, 1 if taps else len(lags))
     pulled = [lag for lag in lags if lag not in long or len(long) * plan.partition.total <= PULLED]
     block_at = {channel: i for i, block in enumerate(blocks) for channel in (block.start, block.stop - 1)}
@@ -173,7 +174,7 @@ def _windows(blocks: list[range], most: int) -> list[int]:
 def cover(plan: Plan) -> tuple[list[Rectangle], list[slice]]:
     """The read part of a dense W: rectangles between windows, and the windows."""
     blocks = [range(block.start, block.stop) for block in plan.partition.blocks]
-    window_of = dict(zip((b.start for b in blocks), _windows(blocks, _window()), strict=True))
+    window_of = dict(zip((b.start for b in blocks), _windows(blocks, _window(plan.partition)), strict=True))
     between = [r for r in plan.rectangles if window_of[r.to.start] != window_of[r.source.start]]
     windows = [list(members) for _, members in groupby(blocks, key=lambda block: window_of[block.start])]
     return between, [slice(window[0].start, window[-1].stop) for window in windows]

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-import triton
 from torch import Tensor
 from torch._C._functorch import is_legacy_batchedtensor
 from torch.nn import Parameter
@@ -50,7 +49,7 @@ def sweep(
         plan,
         codes,
         positions,
-        triton.next_power_of_2(triton.cdiv(batch, PROGRAMS)),
+        _power_of_2(-(-batch // PROGRAMS)),
         (y0 is not None, z0 is not None, mode, value is not None, inside is not None),
         "tf32" if given.dtype == torch.float32 and _allows_tf32() else "ieee",
         given.dtype,
@@ -58,7 +57,8 @@ def sweep(
     )
     schedule, history = launches.schedule, plan.history
     y0, z0, point, value, inside = (None if x is None else x.contiguous() for x in (y0, z0, point, value, inside))
-    y, z = torch.empty(given.shape, **launches.like), torch.empty(given.shape, **launches.like)
+    given = given.contiguous()
+    y, z = torch.empty_like(given), torch.empty_like(given)
     if schedule.zeros:
         y.zero_()
     if history:  # is given, not computed
@@ -76,7 +76,7 @@ def sweep(
         y if inside is None else inside,
         *launches.tables,
     )
-    launch = _launcher(triton.cdiv(batch, launches.samples), pointers, launches)
+    launch = _launcher(-(-batch // launches.samples), pointers, launches)
     add_product: Any = None
     for step, fresh in zip(schedule.steps, schedule.fresh, strict=True):
         if isinstance(step, Product):
@@ -85,6 +85,11 @@ def sweep(
         else:
             launch(*pointers, positions, history, step.start, step.stop, batch, *launches.constants)
     return y, z
+
+
+def _power_of_2(x: int) -> int:
+    """The next one; Triton's own function for it is made for kernels, and slow outside of them."""
+    return 1 << (x - 1).bit_length()
 
 
 def _readable(*tensors: Tensor | None) -> bool:
@@ -131,7 +136,6 @@ class Launches(NamedTuple):
     """How the kernel sweeps machines of one kind."""
 
     schedule: Schedule
-    like: dict[str, Any]  # what the results are made like
     stride: int  # between the sources of W as the kernel reads it, or 0 where W* would be as good
     tables: tuple[Tensor, ...]
     constants: tuple  # at compile time
@@ -160,11 +164,11 @@ def _launches(
         layout = (1, positions, True, operator.padding[0][0])  # of points and of the kernel
     else:
         schedule, layout = schedule_of(plan, codes, half), (n, 1, False, 0)
-    span = schedule.times
-    rows = triton.next_power_of_2(span * min(samples, max(1, (16 if half else 32) // span)))
+    span, width = schedule.times, max(16, _power_of_2(schedule.width))
+    wide = dtype == torch.float32 and width > 16
+    rows = _power_of_2(span * min(samples, max(1, (32 if wide else 16) // span)))
     dot = rows > 2 or span > 1  # one or two samples are cheaper, one by one, as sums of vectors than as tiles of 16
     rows = max(rows, 16) if dot else 1
-    width = max(16, triton.next_power_of_2(schedule.width))
     depth = 32 if dot and dtype == torch.float32 else 64 if dot else 8192 // (rows * width)
     depth = min(depth, 256)
     used = 0
@@ -182,14 +186,14 @@ def _launches(
     tables = (schedule.stages, schedule.sources, [0, 0, 0, 0, *edges, n + 1, n + 1])
     stages, sources, ends = (torch.tensor(table, dtype=torch.int32, device=device) for table in tables)
     tables = (stages, sources, ends[4:])  # still aligned
-    warps = 4 if rows == 1 or isinstance(operator, Conv) else 8
-    return Launches(schedule, dict(dtype=dtype, device=device), stride, tables, constants, rows // span, warps, {})
+    warps = 8 if schedule.grouped or (wide and dot and not isinstance(operator, Conv)) else 4
+    return Launches(schedule, stride, tables, constants, rows // span, warps, {})
 
 
 def _launcher(programs: int, pointers: tuple[Tensor, ...], launches: Launches) -> Callable[..., Any]:
     """The kernel's own launcher looks at each argument again; a kernel that was compiled for the like need not."""
     y = pointers[0]
-    key = (y.dtype, y.device, not any(x.data_ptr() % 16 for x in pointers))
+    key = not any(x.data_ptr() % 16 for x in pointers[2:8])  # what was allocated for it is aligned
     kernel: Any = sweep_kernel[(programs,)]
     if not y.is_cuda:
         return kernel
@@ -228,7 +232,7 @@ def cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor) -> Tensor | 
             for stop in range(lags + 1, 0, -few)
         ]
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).masked_fill_(unread, 0)
-    v, z = v.reshape(-1, n), z.reshape(-1, n)
+    v, z = (x if x.ndim == 2 else x.reshape(-1, n) for x in (v, z))
     between, windows = cover(plan)
     if len(windows) == 1:
         return (v.mT @ z).masked_fill_(unread, 0)
