@@ -74,6 +74,7 @@ ALL_MACHINES: dict[str, Callable[[], Case]] = {
     "recurrent, time blocks": lambda: Case(
         rv.RecurrentMachine((1, 1, 2), ["sin", "tanh", "gelu"], lags=4, time_block=2, **f64), (5,)
     ),
+    "recurrent, many lags": lambda: Case(rv.RecurrentMachine((1, 1), "tanh", lags=17, **f64), (10,)),
     "recurrent, time block longer than the sequence": lambda: Case(
         rv.RecurrentMachine((1, 2), "softsign", lags=5, time_block=4, **f64), (3,)
     ),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tolerance import TOLERANCE
 
 import resolvent as rv
-from resolvent import _native, _stages, _sweep
+from resolvent import _native, _plan, _stages, _sweep
 from resolvent._activation import ACTIVATIONS, Slope
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -203,8 +203,10 @@ class TestTriton:
 
     @pytest.fixture(autouse=True)
     def schedules_of_their_own(self):
-        """What a test changes of how a plan is scheduled is not to be seen by the next."""
+        """What a test changes of how a plan is made and scheduled is not to be seen by the next."""
+        _plan.make_plan.cache_clear()
         yield
+        _plan.make_plan.cache_clear()
         _stages.schedule_of.cache_clear()
         _stages.cover.cache_clear()
         _triton._launches.cache_clear()
@@ -260,6 +262,7 @@ class TestTriton:
         """With windows, tiles and pasts so small that each machine meets them."""
         for name, value in (("_window", lambda *_: 6), ("NARROW", 2), ("TILE", 4), ("PULLED", 8)):
             monkeypatch.setattr(_stages, name, value)
+        monkeypatch.setattr(_plan, "CHUNK", 2)
         drawn = data.draw(cases(kinds=(case,), widths=(1, 2, 5), activations=("tanh", "relu"), axes=(1,)))
         self.check(drawn.machine, *drawn.extent)
 
@@ -305,6 +308,15 @@ class TestTriton:
     def test_long_pasts_are_products(self, time_block, monkeypatch):
         monkeypatch.setattr(_stages, "PULLED", 4)
         self.check(rv.RecurrentMachine((2, 3), "tanh", lags=3, time_block=time_block), 5)
+
+    @pytest.mark.parametrize("history", [0, 3])
+    @pytest.mark.parametrize("time_block", [1, 2])
+    def test_many_lags_are_products_over_chunks(self, time_block, history, monkeypatch):
+        monkeypatch.setattr(_plan, "CHUNK", 2)
+        monkeypatch.setattr(_stages, "PULLED", 12)
+        machine = rv.RecurrentMachine((2, 3), "tanh", lags=6, time_block=time_block)
+        assert machine._plan_at(9, history).chunk == 2
+        self.check(machine, 9 + history, history=history)
 
     @pytest.mark.parametrize("time_block", [1, 2])
     def test_history(self, time_block):

@@ -10,7 +10,7 @@ user has allowed TF32, and bfloat16 is accumulated in float32.
 import triton
 import triton.language as tl
 
-FIELDS = tl.constexpr(13)  # of a stage: see `_stages`
+FIELDS = tl.constexpr(14)  # of a stage: see `_stages`
 
 
 @triton.jit
@@ -167,6 +167,8 @@ def sweep_kernel(
     COLUMN: tl.constexpr,
     CONV: tl.constexpr,
     BEFORE: tl.constexpr,
+    CHUNKED: tl.constexpr,
+    LONG: tl.constexpr,
     TRANSPOSED: tl.constexpr,
     HAS_Y0: tl.constexpr,
     ADDED: tl.constexpr,
@@ -199,6 +201,7 @@ def sweep_kernel(
         k_begin = tl.load(stage + 8)
         k_end = tl.load(stage + 9)
         next_source = tl.load(stage + 10)
+        bound = tl.load(stage + 13)
         column = begin + tl.arange(0, N_TILE)
         mask = here[:, None] & (column < end)[None, :]
         place = sample * (times * n) + t * ROW
@@ -217,7 +220,15 @@ def sweep_kernel(
                 k_end = tl.load(sources + source * 3 + 2)
             shift = BEFORE - lag if CONV else lag
             shift = -shift if TRANSPOSED else shift
-            reached = here & (t - shift >= (history if TRANSPOSED else 0)) & (t - shift < times)
+            from_step = history if TRANSPOSED else 0
+            to_step = times
+            if CHUNKED:  # at long lags, what lies outside of the chunk comes by products
+                if lag >= LONG:
+                    if TRANSPOSED:
+                        to_step = tl.minimum(times, bound)
+                    else:
+                        from_step = bound
+            reached = here & (t - shift >= from_step) & (t - shift < to_step)
             past = place - shift * ROW
             for k in range(k_begin * UNIT, k_end * UNIT, K_TILE):
                 inner = k + tl.arange(0, K_TILE)

@@ -231,15 +231,23 @@ class Lagged(Operator):
 
         def add(y: Tensor, z: Tensor, product: Product, fresh: bool) -> None:
             to, source, lags = product.to, product.source, product.lags
-            step, window = (source, to) if transposed else (to, source)
-            if len(step.times) == 1 and len(window.channels) == self.channels:
-                stop = (self.lags + 1 - lags.start) * self.channels
-                rows = range(stop - len(window.times) * self.channels, stop)
-                rectangle = _narrow(_narrow(past, -2, rows), -1, step.channels)
-                y_part, z_part = (
-                    x.view(*x.shape[:-2], x.shape[-2] * x.shape[-1]) for x in (self.part(y, to), self.part(z, source))
-                )
-                _add_product(y_part, z_part, rectangle.mT if transposed else rectangle, fresh)
+            steps, window = (source, to) if transposed else (to, source)
+            if len(lags) > len(steps.times) and len(window.channels) == self.channels:
+                rows = range((self.lags + 1 - lags.stop) * self.channels, (self.lags + 1 - lags.start) * self.channels)
+                rectangle = _narrow(_narrow(past, -2, rows), -1, steps.channels)
+                y_part, z_part = self.part(y, to), self.part(z, source)
+                before = window.times.start - steps.times.start + lags.stop - 1  # what the first step lacks of its past
+                after = steps.times.stop - lags.start - window.times.stop  # what the last one reaches too far
+                if transposed:
+                    effect = _fold(_multiply(z_part, rectangle.mT), self.channels)
+                    y_part.add_(_narrow(effect, -2, range(before, before + len(window.times))))
+                elif len(steps.times) == 1:
+                    y_part, z_part = y_part.squeeze(-2), _merge(F.pad(z_part, (0, 0, before, after)), -2)
+                    _add_product(y_part, z_part, rectangle, fresh)
+                else:
+                    windows = _merge(F.pad(z_part, (0, 0, before, after)).unfold(-2, len(lags), 1).mT.contiguous(), -2)
+                    effect = _multiply(windows, rectangle)
+                    y_part.copy_(effect) if fresh else y_part.add_(effect)
                 return
             if fresh:
                 self.part(y, to).zero_()
@@ -318,6 +326,18 @@ def _merge(x: Tensor, axis: int) -> Tensor:
     return x.view(*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :])
 
 
+def _fold(x: Tensor, channels: int) -> Tensor:
+    """The sum of windows (..., step, window * channels) that lie a step apart, as (..., time, channels)."""
+    windows = x.view(*x.shape[:-1], x.shape[-1] // channels, channels)
+    steps, length = windows.shape[-3:-1]
+    if steps == 1:
+        return windows.squeeze(-3)
+    total = x.new_zeros(*x.shape[:-2], steps + length - 1, channels)
+    for step in range(steps):
+        _narrow(total, -2, range(step, step + length)).add_(windows.select(-3, step))
+    return total
+
+
 def _shift(part: range, by: int) -> range:
     return range(part.start + by, part.stop + by)
 
@@ -335,4 +355,9 @@ def _add_product(out: Tensor, a: Tensor, b: Tensor, fresh: bool = False) -> None
     elif a.ndim == b.ndim == 3:
         out.baddbmm_(a, b)
     else:
-        out.add_(a @ (b.unsqueeze(-3) if b.ndim > 2 else b))
+        out.add_(_multiply(a, b))
+
+
+def _multiply(a: Tensor, b: Tensor) -> Tensor:
+    """a b, where b may have one ensemble axis and a has a batch axis more."""
+    return a @ (b.unsqueeze(-3) if b.ndim > 2 else b)

@@ -18,6 +18,8 @@ class Activate(NamedTuple):
 
 Step = Product | Activate
 
+CHUNK = 8  # of more than twice so many lags, most are products over so many steps at once
+
 
 class Plan:
     """The steps of one sweep. Its dual reads W* in the same steps backwards, each product transposed.
@@ -32,16 +34,24 @@ class Plan:
         partition: Partition,
         connections: Connections,
         history: int,
+        chunk: int,
+        rectangles: tuple[Rectangle, ...],
         dual: "Plan | None" = None,
     ):
         self.steps, self.partition, self.connections, self.history = steps, partition, connections, history
+        self.chunk = chunk
+        """How many steps are solved between products with all that came before them."""
+        self.rectangles = rectangles
+        """The read part of W, without overlap."""
         self.transposed = dual is not None
         self.handle: int | None = None  # what compiled code knows it by
         backwards = tuple(map(_transpose, reversed(steps)))
-        self.dual = dual or Plan(backwards, partition, connections, history, dual=self)
-        products = (step for step in (self.dual if dual else self).steps if isinstance(step, Product))
-        self.rectangles = tuple(dict.fromkeys(Rectangle(p.lags, p.to.channels, p.source.channels) for p in products))
-        """The read part of W, without overlap."""
+        self.dual = dual or Plan(backwards, partition, connections, history, chunk, rectangles, dual=self)
+
+    def chunk_of(self, step: int) -> range:
+        """The steps of the chunk that a time step belongs to; the last one may be shorter."""
+        start = self.history + (step - self.history) // self.chunk * self.chunk
+        return range(start, start + self.chunk)
 
 
 def _transpose(step: Step) -> Step:
@@ -52,8 +62,9 @@ def _transpose(step: Step) -> Step:
 def make_plan(partition: Partition, connections: Connections, time_steps: int, history: int) -> Plan:
     """Time block after time block: what earlier time blocks bring, then a sweep over the channel blocks.
 
-    That sweep halves the blocks: it solves the first half, adds its effect on the second, solves the second. The first
-    `history` steps of a point are given, not computed.
+    That sweep halves the blocks: it solves the first half, adds its effect on the second, solves the second. Of many
+    lags, what comes from before a chunk of time blocks is one product for the whole chunk. The first `history` steps of
+    a point are given, not computed.
     """
     matrices, time_block = connections.matrices, connections.time_block
     lags = range(len(matrices))
@@ -77,26 +88,31 @@ def make_plan(partition: Partition, connections: Connections, time_steps: int, h
 
     recurrence = list(cover(lags[time_block:], everything, everything))
     depth = sweep(everything)
+    chunk = time_block * max(1, CHUNK // time_block if len(lags) > 2 * CHUNK else 1)
+    stop = history + time_steps
     steps: list[Step] = []
-    for start in range(history, history + time_steps, time_block):
-        times = range(start, min(start + time_block, history + time_steps))
-        for rectangle in recurrence:
-            # With more lags than steps, a step at a time: its window of the past is then one long vector.
-            pieces = [range(t, t + 1) for t in times] if len(rectangle.lags) > len(times) else [times]
-            steps += [product for piece in pieces for product in _products(rectangle, piece)]
-        for item in depth:
-            if isinstance(item, int):
-                steps.append(Activate(Region(times, channels[item]), item))
-            else:
-                steps += _products(item, times)
-    return Plan(tuple(steps), partition, connections, history)
+    for first in range(history, stop, chunk):
+        together = range(first, min(first + chunk, stop))
+        steps += [product for rectangle in recurrence for product in _products(rectangle, together, range(first))]
+        for start in range(first, together.stop, time_block):
+            times = range(start, min(start + time_block, together.stop))
+            inside = range(first, start)
+            steps += [product for rectangle in recurrence for product in _products(rectangle, times, inside)]
+            for item in depth:
+                if isinstance(item, int):
+                    steps.append(Activate(Region(times, channels[item]), item))
+                else:
+                    steps += _products(item, times, range(times.stop))
+    rectangles = (*recurrence, *(item for item in depth if not isinstance(item, int)))
+    return Plan(tuple(steps), partition, connections, history, chunk, rectangles)
 
 
-def _products(rectangle: Rectangle, times: range) -> list[Product]:
-    """The rectangle's effect on the given times, if it reaches back to any step at all."""
+def _products(rectangle: Rectangle, times: range, past: range) -> list[Product]:
+    """The rectangle's effect on the given times, if it reaches back to any step of the past at all."""
     lags, to, source = rectangle
-    past = range(max(0, times.start - lags.stop + 1), times.stop - lags.start)
-    return [Product(to=Region(times, to), source=Region(past, source), lags=lags)] if past else []
+    lags = range(max(lags.start, times.start - past.stop + 1), min(lags.stop, times.stop - past.start))
+    past = range(max(past.start, times.start - lags.stop + 1), min(past.stop, times.stop - lags.start))
+    return [Product(to=Region(times, to), source=Region(past, source), lags=lags)] if lags and past else []
 
 
 def _runs(items: range, keys: Sequence[Any]) -> Iterator[tuple[Any, range]]:

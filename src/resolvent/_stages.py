@@ -40,6 +40,7 @@ class Schedule(NamedTuple):
     stages: list[list[int]]
     sources: list[list[int]]
     unit: int  # the tables count channels in units of so many, so that the kernel sees how its reads are aligned
+    chunked: bool  # whether at long lags a stage pulls from its chunk alone
     grouped: bool
     times: int  # steps of the longest stage
     width: int  # channels of the widest stage
@@ -54,7 +55,9 @@ def schedule_of(plan: Plan, codes: bytes, half: bool = False, taps: int = 0, spa
     blocks = [range(block.start, block.stop) for block in plan.partition.blocks]
     window_of = _windows(blocks, _window(plan.partition, half)) if taps or len(lags) == 1 else [0] * len(blocks)
     long = range(plan.connections.time_block, 1 if taps else len(lags))
-    pulled = [lag for lag in lags if lag not in long or len(long) * plan.partition.total <= PULLED]
+    whole = len(long) * plan.partition.total <= PULLED  # of a longer past, only what lies in the same chunk is pulled
+    near = long if whole else range(long.start, plan.chunk if plan.chunk * plan.partition.total <= PULLED else 0)
+    pulled = [lag for lag in lags if lag not in long or lag in near]
     block_at = {channel: i for i, block in enumerate(blocks) for channel in (block.start, block.stop - 1)}
     ends = {max(blocks[i].stop for i in members) for _, members in groupby(range(len(blocks)), window_of.__getitem__)}
     even = not (plan.transposed or taps) and ends == set(range(min(ends), plan.partition.total + 1, min(ends)))
@@ -117,7 +120,9 @@ def schedule_of(plan: Plan, codes: bytes, half: bool = False, taps: int = 0, spa
             here = {(t, i) for t in times for i in members}
             mixed |= bool(here & touched) and not here <= touched
             row = [times.start, times.stop, begin, end, begin // stride * stride, code, int(len(members) > 1)]
-            stages.append([*row, *pulls(members), int(bool(here & touched))])
+            chunk = plan.chunk_of(times.start)
+            bound = -1 if whole else chunk.stop if plan.transposed else chunk.start
+            stages.append([*row, *pulls(members), int(bool(here & touched)), bound])
         waiting.clear()
 
     def wait(times: range, i: int, code: int) -> None:
@@ -127,7 +132,9 @@ def schedule_of(plan: Plan, codes: bytes, half: bool = False, taps: int = 0, spa
     for step in plan.steps:
         if isinstance(step, Product):
             to, source = (block_at[part.channels.start] for part in (step.to, step.source))
-            if window_of[to] != window_of[source] or step.lags.start not in pulled:
+            later, earlier = (step.source, step.to) if plan.transposed else (step.to, step.source)
+            far = step.lags.start in long and earlier.times.stop <= plan.chunk_of(later.times.start).start
+            if window_of[to] != window_of[source] or step.lags.start not in pulled or (far and not whole):
                 flush()
                 onto = {(t, i) for t in step.to.times for i in range(to, 1 + block_at[step.to.channels.stop - 1])}
                 steps.append(step)
@@ -156,7 +163,9 @@ def schedule_of(plan: Plan, codes: bytes, half: bool = False, taps: int = 0, spa
                 row[column] //= unit
     fresh = [False] * len(steps) if mixed else fresh
     grouped = any(s[6] for s in stages)
-    return Schedule(tuple(steps), tuple(fresh), mixed, stages, sources, unit, grouped, longest, widest, stride)
+    return Schedule(
+        tuple(steps), tuple(fresh), mixed, stages, sources, unit, not whole, grouped, longest, widest, stride
+    )
 
 
 def _windows(blocks: list[range], most: int) -> list[int]:

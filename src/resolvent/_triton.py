@@ -61,7 +61,7 @@ def sweep(
     y, z = torch.empty_like(given), torch.empty_like(given)
     if schedule.zeros:
         y.zero_()
-    if history:  # is given, not computed
+    if history and not plan.transposed:  # it is given, not computed
         for to, source in ((y, y0), (z, z0)):
             part = to[..., :history, :]
             part.zero_() if source is None else part.copy_(source[..., :history, :])
@@ -179,7 +179,18 @@ def _launches(
     # a sum of vectors may as well go along the sources of W, which saves its copy
     stride = schedule.stride if dot or schedule.stride < n else 0
     strides = (stride or n, 1) if stride or plan.transposed else (1, n)
-    constants = (n, *strides, schedule.unit, *layout, plan.transposed, has_y0, added, has_z0)
+    constants = (
+        n,
+        *strides,
+        schedule.unit,
+        *layout,
+        schedule.chunked,
+        plan.connections.time_block,
+        plan.transposed,
+        has_y0,
+        added,
+        has_z0,
+    )
     constants += (mode, used, known, inside, span, rows, width, depth, schedule.grouped, dot, precision)
     # where each channel's block ends or, for the dual, begins, behind a border of four
     edges = [b.start if plan.transposed else b.stop for b in plan.partition.blocks for _ in range(b.start, b.stop)]
