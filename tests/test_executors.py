@@ -1,6 +1,7 @@
 """Fast executors give what the sweep gives step by step in PyTorch: every output and every gradient."""
 
 from importlib import import_module
+from typing import Any
 
 import pytest
 import torch
@@ -178,6 +179,56 @@ def test_weight_bias_and_point_of_other_types_and_shapes_are_refused(native):
         dual.solve(torch.randn(4, 5, dtype=torch.float64))
 
 
+def test_what_is_no_plain_tensor_is_refused_as_ever(native):
+    machine = rv.DenseMachine((2, 3)).requires_grad_(False)
+    x: Any = torch.randn(4, 5)
+    no_tensors: Any = None, [1], 1.0
+    y, z = machine.solve(x)
+    for call, message in (
+        (lambda: machine.weight_cotangent(x, no_tensors[0]), "z must be a tensor, got NoneType"),
+        (lambda: machine.weight_cotangent(x, no_tensors[1]), "z must be a tensor, got list"),
+        (lambda: machine.solve(x, no_tensors[1]), "z0 must be a tensor, got list"),
+        (lambda: machine.dual(y).solve(x, no_tensors[2]), "v0 must be a tensor, got float"),
+        (lambda: machine.weight_cotangent(x.double(), x.double()), "v is torch.float64, the machine is torch.float32"),
+        (lambda: machine.dual(y, z.double()), "z is torch.float64, the machine is torch.float32"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            call()
+    with pytest.raises(ValueError, match="v is on cpu, the machine is on meta"):
+        rv.DenseMachine((2, 3), device="meta").weight_cotangent(x, x)
+    dual = machine.dual(y, z)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(TypeError, match=r"the machine is now torch.bfloat16"):
+        dual.solve(x)
+
+
+@pytest.mark.filterwarnings("ignore")  # of tracing: it is deprecated, and fixes shapes
+def test_results_are_ordinary_tensors(native):
+    """They can be resized, and a tracer sees how they came about."""
+    machine = rv.DenseMachine((2, 3))
+    x = torch.randn(4, 2)
+    traced: Any = torch.jit.trace(machine, x, check_trace=False)
+    other = torch.randn(4, 2)
+    torch.testing.assert_close(traced(other), machine(other))
+    with torch.no_grad():
+        for result in (*machine.solve(x), machine.weight_cotangent(torch.randn(4, 5), torch.randn(4, 5))):
+            result.resize_(10, 10)
+
+
+def test_a_parametrized_weight_is_computed_once_for_each_call(native):
+    calls = []
+
+    class Counted(torch.nn.Module):
+        def forward(self, weight):
+            calls.append(weight)
+            return weight * 1
+
+    machine = rv.DenseMachine((2, 3))
+    torch.nn.utils.parametrize.register_parametrization(machine, "weight", Counted())
+    calls.clear()
+    machine(torch.randn(4, 2))
+    assert len(calls) == 1
+
+
 def test_inputs_of_any_strides(native):
     machine = rv.DenseMachine((3, 4, 2), dtype=torch.float64)
     y0, z0, v0, u0 = (torch.randn(9, 5, dtype=torch.float64).mT for _ in range(4))
@@ -349,3 +400,6 @@ class TestTriton:
         y0 = torch.randn(0, 9, device=DEVICE)
         y, z = _triton.sweep(machine.operator, machine._plan(y0), machine.activation, machine.weight, y0, None, None)
         assert y.shape == z.shape == (0, 9)
+        machine = rv.RecurrentMachine((2, 3), lags=2, device=DEVICE).requires_grad_(False)
+        y0 = torch.randn(0, 4, 5, device=DEVICE)
+        assert not _triton.cotangent(machine.operator, machine._plan(y0), y0, y0).any()

@@ -217,6 +217,14 @@ def test_compiled_inside_a_model_with_one_graph_for_all_batches(name):
     assert counts == counts[:1] * 4
 
 
+def test_one_graph_serves_convolutions_in_any_space():
+    counter = CompileCounter()
+    machine = torch.compile(rv.ConvMachine((2, 3)), backend=counter, dynamic=True)
+    for positions in (8, 9, 11):
+        machine(torch.randn(4, 2, positions))
+    assert counter.frame_count == 1
+
+
 @pytest.mark.unchecked
 @each_kind
 def test_compiled_code_calls_the_fast_executor(name):

@@ -13,7 +13,7 @@ from ._solve import solve
 Point = Float[Tensor, "..."]
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False)
 class Derivative:
     """A structured machine's derivative at a point, or its dual: the same solve, with slopes for σ."""
 
@@ -41,7 +41,9 @@ class Derivative:
         done = machine._at_once(sigma, *inputs.values(), transposed=isinstance(self, Dual))
         if done is not None:
             return done
-        weight, y0, z0, _ = machine._points(**inputs, y=self.y)
+        weight, y0, z0, y = machine._points(**inputs, y=self.y)
+        if y is not self.y:
+            raise TypeError(f"y is {self.y.dtype}, the machine is now {weight.dtype}")
         return solve(machine.operator, self._plan, sigma, weight, y0, z0)
 
 

@@ -59,7 +59,8 @@ class StructuredMachine(nn.Module):
         self.weight = nn.Parameter(torch.empty(operator.weight_shape, device=device, dtype=dtype))
         if not self.weight.is_floating_point():
             raise TypeError(f"dtype must be of floating point, got {dtype}")
-        self.bias = nn.Parameter(torch.empty(partition.total, device=device, dtype=dtype)) if bias else None
+        values = nn.Parameter(torch.empty(partition.total, device=device, dtype=dtype)) if bias else None
+        self.register_parameter("bias", values)
         self.reset_parameters()
 
     @torch.no_grad()
@@ -92,7 +93,7 @@ class StructuredMachine(nn.Module):
 
         On a GPU, "triton" serves convolutions over one axis of up to 64 positions; in larger spaces "torch" does.
         """
-        return self._executor(1)
+        return self._executor(positions=1)
 
     def _executor(self, positions: int) -> str:
         return executor(self.operator, self.activation, self.weight, positions)
@@ -103,7 +104,7 @@ class StructuredMachine(nn.Module):
 
     def solve(self, y0: Point, z0: Point | None = None) -> tuple[Point, Point]:
         """The resolvent: the (y, z) with y = W z + y0 + bias and z = σ(y) + z0, in one sweep over the blocks."""
-        done = self._at_once(self.activation, y0, z0, bias=self._parameter("bias"))
+        done = self._at_once(self.activation, y0, z0, biased=True)
         if done is not None:
             return done
         weight, y0, z0 = self._points(y0=y0, z0=z0)
@@ -128,8 +129,10 @@ class StructuredMachine(nn.Module):
 
     def weight_cotangent(self, v: Point, z: Point) -> Point:
         """Q = v z* summed over the batch, zero where W is not read: the cotangent of W, from the dual's v."""
-        if self._ordinary(v) and v.is_cpu:
-            done = weight_cotangent_at_once(self.operator, self._plan(v), v, z)
+        weight = self._parameters.get("weight")
+        if weight is not None and self._ordinary(v) and v.is_cpu:
+            plan = self._plan_at(self.operator.time_steps(v), 0)
+            done = weight_cotangent_at_once(self.operator, plan, weight, v, z)
             if done is not None:
                 return done
         _, v, z = self._points(v=v, z=z)
@@ -217,7 +220,7 @@ class StructuredMachine(nn.Module):
     def _plan(self, x: Tensor, history: int = 0) -> Plan:
         steps = self.operator.time_steps(x) - history
         if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
-            return self._compiled_plan_at(steps, history, self.operator.positions(x))
+            return self._compiled_plan_at(steps, history)
         return self._plan_at(steps, history)
 
     @_constant  # a compiler is not to trace how the plan is built
@@ -225,10 +228,10 @@ class StructuredMachine(nn.Module):
         return make_plan(self.partition, self.connections, time_steps, history)
 
     @_constant
-    def _compiled_plan_at(self, time_steps: int, history: int, positions: int) -> Plan:
-        """Where a fast executor serves, compiled code calls it; elsewhere the compiler may fuse the steps."""
+    def _compiled_plan_at(self, time_steps: int, history: int) -> Plan:
+        """Where a fast executor serves in any space, compiled code calls it; else the compiler may fuse the steps."""
         plan = self._plan_at(time_steps, history)
-        return plan if self._executor(positions) == "torch" else with_handle(self.operator, plan, self.activation)
+        return plan if self._executor(positions=0) == "torch" else with_handle(self.operator, plan, self.activation)
 
     def _chain(self, time_steps: int) -> tuple[dict[str, Tensor], ...]:
         kept = {half: self.operator.everything(time_steps) for half in "yz"}
@@ -241,15 +244,15 @@ class StructuredMachine(nn.Module):
         return tuple(chain)
 
     def _at_once(
-        self, sigma: Sigma, y0: Any, z0: Any, *, bias: Tensor | None = None, transposed: bool = False
+        self, sigma: Sigma, y0: Any, z0: Any, *, biased: bool = False, transposed: bool = False
     ) -> tuple[Tensor, Tensor] | None:
         """The solve without the checks and layers that only others than plain tensors need, where that will do."""
-        weight = self._parameter("weight")
-        if not self._ordinary(y0) or not y0.is_cpu or (weight.requires_grad and torch.is_grad_enabled()):
+        parameters: Any = self._parameters
+        if "weight" not in parameters or "bias" not in parameters or not self._ordinary(y0) or not y0.is_cpu:
             return None
         plan = self._plan_at(self.operator.time_steps(y0), 0)
-        plan = plan.dual if transposed else plan
-        return at_once(self.operator, plan, sigma, weight, bias, y0, z0)
+        plan, bias = plan.dual if transposed else plan, parameters["bias"] if biased else None
+        return at_once(self.operator, plan, sigma, parameters["weight"], bias, y0, z0)
 
     def _ordinary(self, x: Any) -> bool:
         return not torch.compiler.is_compiling() and type(x) is Tensor and x.ndim in self.operator.ndims
@@ -258,10 +261,12 @@ class StructuredMachine(nn.Module):
         if (
             self._ordinary(y)
             and y.shape[self.operator.channel_axis] == self.partition.total
-            and (z is None or (type(z) is Tensor and z.shape == y.shape))
+            and (
+                z is None or (type(z) is Tensor and z.shape == y.shape and z.dtype == y.dtype and z.device == y.device)
+            )
             and not torch._C._is_any_autocast_enabled()
         ):
-            return y, z  # of another precision or device, they are refused when they are used
+            return y, z  # of another precision or device than the machine, they are refused when they are used
         return self._points(**(dict(y=y) if z is None else dict(y=y, z=z)))[1:]
 
     def _add_bias(self, y: Tensor) -> Tensor:

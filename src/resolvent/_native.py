@@ -1,7 +1,7 @@
 """The sweep in one native call: the plan as a program of integers for the extension built from `native.cpp`.
 
-The extension is optional: where it was not built, or the processor lacks what it was built for, the sweep runs step by
-step in PyTorch.
+The extension is optional: where it was not built, the processor lacks what it was built for, or PyTorch does not show
+its tensors through DLPack, the sweep runs step by step in PyTorch.
 """
 
 from array import array
@@ -11,10 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from ._activation import Sigma, for_kernels
 from ._operators import Conv, Lagged, Operator, Product
-from ._plan import Plan
+from ._plan import Activate, Plan
+
+PLAIN = (Tensor, Parameter)
 
 
 def _extension() -> Any:
@@ -50,36 +53,36 @@ def sweep(
     return _call("sweep", operator, plan, like, (mode, codes), (weight, bias, y0, z0, point, value, inside))
 
 
-def cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor) -> Tensor | None:
-    return _call("cotangent", operator, plan, v, (), (v, z))
+def cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor, weight: Tensor | None = None) -> Tensor | None:
+    """Q, or None where v and z are not as they must be, to fit the weight if it is given."""
+    return _call("cotangent", operator, plan, v, (), (weight, v, z))
 
 
 def _call(name: str, operator: Operator, plan: Plan, like: Tensor, options: tuple, tensors: tuple) -> Any:
-    if extension is None:
+    # what a tracer is to record, it must see step by step
+    if extension is None or type(like) not in PLAIN or torch._C._get_tracing_state() is not None:
         return None
-    function, threads = getattr(extension, name), torch.get_num_threads()
-    program = _program_for(operator, plan, like.shape)
+    axis = operator.channel_axis
+    space = like.shape[axis + 1 :] if axis < -1 else None
+    function, program, threads = getattr(extension, name), _program(operator, plan, space), torch.get_num_threads()
     done = function(program, threads, *options, *tensors)
-    if done is None and any(x is not None and not x.is_contiguous() for x in tensors):
-        done = function(program, threads, *options, *(None if x is None else x.contiguous() for x in tensors))
+    if done is None and all(x is None or (type(x) in PLAIN and x.layout is torch.strided) for x in tensors):
+        tensors = tuple(None if x is None else x.contiguous() for x in tensors)
+        done = function(program, threads, *options, *tensors)
     return done
 
 
-@lru_cache(maxsize=1024)
-def _program_for(operator: Operator, plan: Plan, shape: torch.Size) -> bytes:
-    return _program(operator, plan, shape[-operator.event_ndim :])
-
-
 @lru_cache(maxsize=256)
-def _program(operator: Operator, plan: Plan, event: torch.Size) -> bytes:
+def _program(operator: Operator, plan: Plan, space: torch.Size | None) -> bytes:
     """Header, steps and rectangles, as the structures of those names in `native.cpp`."""
     channels, times, lags = operator.weight_shape[operator.weight_axes[0]], 1, 1
-    kernel, space, before = (1, 1, 1), (1, 1, 1), (0, 0, 0)
+    kernel, extent, before = (1, 1, 1), (1, 1, 1), (0, 0, 0)
     if isinstance(operator, Lagged):
-        times, lags = event[0], operator.lags + 1
+        times = max(step.region.times.stop for step in plan.steps if isinstance(step, Activate))
+        lags = operator.lags + 1
     elif isinstance(operator, Conv):
         ones = (1,) * (3 - len(operator.kernel))
-        kernel, space = (*ones, *operator.kernel), (*ones, *event[1:])
+        kernel, extent = (*ones, *operator.kernel), (*ones, *(space or ()))
         before = (*(0,) * len(ones), *(pair[0] for pair in operator.padding))
     steps, work = [], 0
     for step in plan.steps:
@@ -92,10 +95,10 @@ def _program(operator: Operator, plan: Plan, event: torch.Size) -> bytes:
         else:
             row += [0, 0, step.block, 0, 0, 0]
         steps += row
-    area = kernel[0] * kernel[1] * kernel[2] * space[0] * space[1] * space[2]
+    area = kernel[0] * kernel[1] * kernel[2] * extent[0] * extent[1] * extent[2]
     header = [int(isinstance(operator, Conv)), len(operator.weight_shape), int(plan.transposed), channels, times, lags]
     rectangles = [end for r in plan.rectangles for part in r for end in _ends(part)]
-    header += [*kernel, *space, *before, work * area, len(plan.steps), len(plan.rectangles)]
+    header += [*kernel, *extent, *before, work * area, len(plan.steps), len(plan.rectangles)]
     return array("q", header + steps + rectangles).tobytes()
 
 

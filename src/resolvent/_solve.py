@@ -58,24 +58,22 @@ def at_once(
 
     None where a tensor is not in order, or anything differentiates, casts or watches: the long way then knows more.
     """
-    if _watched(weight, bias, y0, z0) or not _plain(sigma):
+    if isinstance(sigma, Slope):
+        activations, at = sigma.activations, sigma.at
+    else:
+        activations, at = sigma, None
+    if isinstance(activations, Activations) and activations.codes is None:
+        return None
+    if _watched(weight, bias, y0, z0, at) or _is_any_autocast_enabled() or _len_torch_dispatch_stack():
         return None
     return _native.sweep(operator, plan, sigma, weight, y0, z0, None, bias)
 
 
-def weight_cotangent_at_once(operator: Operator, plan: Plan, v: Tensor, z: Tensor) -> Tensor | None:
-    """The same for `weight_cotangent`."""
-    return _native.cotangent(operator, plan, v, z) if not _watched(v, z) and _plain(None) else None
-
-
-def _plain(sigma: Sigma) -> bool:
-    """Whether σ is known to kernels, nothing differentiates its slopes, and nothing casts or watches."""
-    if isinstance(sigma, Slope):
-        if sigma.at.requires_grad and torch.is_grad_enabled():
-            return False
-        sigma = sigma.activations
-    known = not isinstance(sigma, Activations) or sigma.codes is not None
-    return known and not _is_any_autocast_enabled() and not _len_torch_dispatch_stack()
+def weight_cotangent_at_once(operator: Operator, plan: Plan, weight: Tensor, v: Tensor, z: Tensor) -> Tensor | None:
+    """The same for `weight_cotangent`, of what must fit the weight."""
+    if _watched(v, z) or _is_any_autocast_enabled() or _len_torch_dispatch_stack():
+        return None
+    return _native.cotangent(operator, plan, v, z, weight)
 
 
 def weight_cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor, ensemble_ndim: int = 0) -> Tensor:
@@ -91,7 +89,7 @@ def _differentiated(*factors: Activations | Tensor | None) -> bool:
 
 
 def _watched(*factors: Activations | Tensor | None) -> bool:
-    """The same in eager code."""
+    """Whether something differentiates or transforms an operation on these, in eager code."""
     if torch.is_grad_enabled():
         for x in factors:
             if isinstance(x, Tensor) and x.requires_grad:

@@ -38,7 +38,10 @@ class Schedule(NamedTuple):
     fresh: tuple[bool, ...]  # for each step, whether it is a product onto what none was added to before
     zeros: bool  # whether y must begin with zeros, since something is fresh in one part and not in another
     stages: list[list[int]]
+    """Each: the times and the channels where it begins and ends, where its window begins, its σ, whether it is a group,
+    its first source, where its others begin and end, whether products were added to it, and the bound of its chunk."""
     sources: list[list[int]]
+    """Each a lag and the channels where it begins and ends."""
     unit: int  # the tables count channels in units of so many, so that the kernel sees how its reads are aligned
     chunked: bool  # whether at long lags a stage pulls from its chunk alone
     grouped: bool

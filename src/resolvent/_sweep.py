@@ -24,7 +24,7 @@ def executor(operator: Operator, activations: Activations, x: Tensor, positions:
 
 
 def _fast(x: Tensor) -> Any:
-    """The module whose `sweep` and `cotangent` are few calls on this device, and None where they do not serve."""
+    """The module whose `sweep` and `cotangent` need few calls on this device; they give None where they do not."""
     return _native if x.is_cpu else _kernels() if x.is_cuda else None
 
 

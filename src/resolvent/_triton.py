@@ -226,6 +226,8 @@ def cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor) -> Tensor | 
     """Q by few large products: each window, or each lag, as a whole, and then without what is not read."""
     if not serves(operator, v, operator.positions(v)) or not _readable(v, z):
         return None
+    if not v.numel():
+        return v.new_zeros(operator.weight_shape)
     unread = _unread(operator, plan, v.device)
     n = plan.partition.total
     if isinstance(operator, Conv):

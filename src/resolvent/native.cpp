@@ -549,7 +549,7 @@ template <class T> void cotangent(const Program& f, const T* v, const T* z, T* Q
 
 // ---- tensors -------------------------------------------------------------------------------------------------------
 
-// What DLPack 1.3 fixes for exchange between libraries in one process: how PyTorch shows a tensor, and makes one.
+// What DLPack 1.3 fixes for exchange between libraries in one process: how PyTorch shows a tensor.
 struct View {
     void* data;
     int32_t device, device_index, ndim;
@@ -557,63 +557,63 @@ struct View {
     uint16_t lanes;
     Index *shape, *strides;
     uint64_t offset;
-    Index size() const {
-        Index total = 1;
-        for (int axis = 0; axis < ndim; axis++) total *= shape[axis];
-        return total;
-    }
-    bool contiguous() const {
-        Index stride = 1;
-        for (int axis = ndim - 1; axis >= 0; stride *= shape[axis--])
-            if (shape[axis] != 1 && strides && strides[axis] != stride) return size() == 0;
-        return true;
-    }
 };
 struct Exchange {
     uint32_t major, minor;
     void* older;
-    int (*allocate)(View* like, void** managed, void*, void (*failed)(void*, const char*, const char*));
-    int (*from_object)(void* object, void** managed);
-    int (*to_object)(void* managed, PyObject** object);
+    void *allocate, *from_object, *to_object;  // not used: tensors made so cannot be resized
     int (*view)(PyObject* object, View*);
 };
 enum { CPU = 1, FLOAT = 2, BOOL = 6 };
 
 const Exchange* exchange;
-PyObject *tensor_type, *parameter_type, *is_neg;
+PyObject *tensor_type, *parameter_type, *empty_like, *new_empty, *is_neg;
 
 bool connect() {
     PyObject *torch = PyImport_ImportModule("torch"), *nn = PyImport_ImportModule("torch.nn"), *capsule = nullptr;
     if (torch && nn && (tensor_type = PyObject_GetAttrString(torch, "Tensor")) &&
-        (parameter_type = PyObject_GetAttrString(nn, "Parameter")) && (is_neg = PyUnicode_InternFromString("is_neg")) &&
+        (parameter_type = PyObject_GetAttrString(nn, "Parameter")) &&
+        (empty_like = PyObject_GetAttrString(torch, "empty_like")) &&
+        (new_empty = PyUnicode_InternFromString("new_empty")) && (is_neg = PyUnicode_InternFromString("is_neg")) &&
         (capsule = PyObject_GetAttrString(tensor_type, "__dlpack_c_exchange_api__")))
         exchange = (const Exchange*)PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
     Py_XDECREF(torch), Py_XDECREF(nn), Py_XDECREF(capsule);
     return exchange && exchange->major == 1 && exchange->view;
 }
 
-// Whether a tensor is no subclass or wrapper, no promise of zeros and not the negative of what is stored, but contiguous
-// entries of this kind and shape. None is null and may always be read.
-bool readable(PyObject* object, int kind, int bits, Index ndim, const Index* shape, void** data) {
-    *data = nullptr;
-    if (object == Py_None) return true;
-    if ((PyObject*)Py_TYPE(object) != tensor_type && (PyObject*)Py_TYPE(object) != parameter_type) return false;
-    View x;
-    if (exchange->view(object, &x)) return PyErr_Clear(), false;
-    if (x.device != CPU || x.kind != kind || x.bits != bits || x.ndim != ndim || !x.contiguous()) return false;
-    for (Index axis = 0; axis < ndim; axis++)
-        if (x.shape[axis] != shape[axis]) return false;
-    if (!x.data && x.size()) return false;
-    PyObject* negated = PyObject_CallMethodObjArgs(object, is_neg, nullptr);
-    Py_XDECREF(negated);
-    if (negated != Py_False) return PyErr_Clear(), false;
-    *data = (char*)x.data + x.offset;
-    return true;
+Index product(const Index* shape, Index ndim) {
+    Index total = 1;
+    for (Index axis = 0; axis < ndim; axis++) total *= shape[axis];
+    return total;
 }
 
-// The shape of a point as the program takes it, of all channels, and how many channels x has; or false.
+// What PyTorch shows of a tensor that is no subclass and no wrapper; or false.
+bool show(PyObject* object, View& x) {
+    if ((PyObject*)Py_TYPE(object) != tensor_type && (PyObject*)Py_TYPE(object) != parameter_type) return false;
+    return !exchange->view(object, &x) || (PyErr_Clear(), false);
+}
+
+// Whether a tensor is no promise of zeros and not the negative of what is stored, but contiguous entries of this kind and
+// shape on the CPU. None is null and may be read where it is allowed.
+bool readable(PyObject* object, bool optional, int kind, int bits, Index ndim, const Index* shape, void** data) {
+    *data = nullptr;
+    if (object == Py_None) return optional;
+    View x;
+    if (!show(object, x) || x.device != CPU || x.kind != kind || x.bits != bits || x.ndim != ndim) return false;
+    const Index size = product(x.shape, ndim);
+    Index stride = 1;
+    for (Index axis = ndim - 1; axis >= 0; stride *= shape[axis--])
+        if (x.shape[axis] != shape[axis] || (size && shape[axis] != 1 && x.strides && x.strides[axis] != stride)) return false;
+    if (size && !x.data) return false;
+    PyObject* negated = PyObject_CallMethodObjArgs(object, is_neg, nullptr);
+    Py_XDECREF(negated);
+    *data = (char*)x.data + x.offset;
+    return negated == Py_False;
+}
+
+// The shape of a point as the program takes it, of all channels, and how many channels it has; or false.
 bool shaped(const Program& f, PyObject* object, View& x, Index* shape, Index* given) {
-    if (exchange->view(object, &x)) return PyErr_Clear(), false;
+    if (!show(object, x)) return false;
     const Index axes = f.conv ? f.weight_axes - 2 : 0, event = f.conv ? 1 + axes : f.weight_axes - 1;
     const Index channel = x.ndim - 1 - axes;
     if (x.ndim < event || x.ndim > 16 || (event > 1 && x.ndim > event + 1)) return false;
@@ -623,7 +623,7 @@ bool shaped(const Program& f, PyObject* object, View& x, Index* shape, Index* gi
     if (!f.conv && event == 2 && shape[channel - 1] != f.times) return false;
     *given = shape[channel];
     shape[channel] = f.channels;
-    return *given <= f.channels;
+    return *given <= f.channels && (x.bits == 64 || x.bits == 32);
 }
 
 struct WeightShape {
@@ -634,17 +634,27 @@ struct WeightShape {
     }
 };
 
-void failed(void*, const char*, const char* message) { PyErr_SetString(PyExc_RuntimeError, message); }
-
-PyObject* empty(int bits, int ndim, Index* shape, void** data) {
-    View like = {nullptr, CPU, 0, ndim, FLOAT, uint8_t(bits), 1, shape, nullptr, 0};
-    void* managed;
-    PyObject* object;
-    if (exchange->allocate(&like, &managed, nullptr, failed) || exchange->to_object(managed, &object)) return nullptr;
-    if (exchange->view(object, &like)) return Py_DECREF(object), nullptr;
-    *data = like.data;
-    return object;
+// A new tensor of this shape, like another, and where it is.
+PyObject* empty(PyObject* like, Index ndim, const Index* shape, void** data) {
+    View x;
+    if (!show(like, x)) return nullptr;
+    bool same = x.ndim == ndim;
+    for (Index axis = 0; same && axis < ndim; axis++) same = x.shape[axis] == shape[axis];
+    PyObject* result;
+    if (same) {
+        result = PyObject_CallFunctionObjArgs(empty_like, like, nullptr);
+    } else {
+        PyObject* sizes = PyTuple_New(ndim);
+        for (Index axis = 0; sizes && axis < ndim; axis++) PyTuple_SetItem(sizes, axis, PyLong_FromLongLong(shape[axis]));
+        result = sizes ? PyObject_CallMethodObjArgs(like, new_empty, sizes, nullptr) : nullptr;
+        Py_XDECREF(sizes);
+    }
+    if (!result || exchange->view(result, &x)) return Py_XDECREF(result), nullptr;
+    *data = (char*)x.data + x.offset;
+    return result;
 }
+
+PyObject* nothing() { return PyErr_Occurred() ? nullptr : Py_NewRef(Py_None); }
 
 // ---- Python --------------------------------------------------------------------------------------------------------
 
@@ -670,19 +680,20 @@ PyObject* call_sweep(PyObject*, PyObject* const* a, Py_ssize_t count) {
     const char* codes = a[3] == Py_None ? nullptr : PyBytes_AsString(a[3]);
     if (PyErr_Occurred()) return nullptr;
     const Program f(bytes);
-    View like;
-    Index shape[16], inputs, size = 1;
-    if (!shaped(f, a[6] == Py_None ? a[7] : a[6], like, shape, &inputs)) Py_RETURN_NONE;
-    for (int axis = 0; axis < like.ndim; axis++) size *= shape[axis];
-    const Index batch = size / (f.area ? f.channels * f.area : 1), n = like.ndim;
-    const int bits = like.bits;
+    PyObject* like = a[6] == Py_None ? a[7] : a[6];
+    View x;
+    Index shape[16], inputs;
+    if (!shaped(f, like, x, shape, &inputs)) return nothing();
+    const Index n = x.ndim, batch = product(shape, n) / (f.area ? f.channels * f.area : 1);
+    const int bits = x.bits;
     void *W, *bias, *y0, *z0, *point, *value, *inside, *y, *z;
-    if ((bits != 64 && bits != 32) || !readable(a[4], FLOAT, bits, f.weight_axes, WeightShape(f).sizes, &W) ||
-        !readable(a[5], FLOAT, bits, 1, &f.channels, &bias) || !readable(a[6], FLOAT, bits, n, like.shape, &y0) ||
-        !readable(a[7], FLOAT, bits, n, shape, &z0) || !readable(a[8], FLOAT, bits, n, shape, &point) ||
-        !readable(a[9], FLOAT, bits, n, shape, &value) || !readable(a[10], BOOL, 8, n, shape, &inside))
-        Py_RETURN_NONE;
-    PyObject *first = empty(bits, like.ndim, shape, &y), *second = empty(bits, like.ndim, shape, &z);
+    if (!readable(a[4], false, FLOAT, bits, f.weight_axes, WeightShape(f).sizes, &W) ||
+        !readable(a[5], true, FLOAT, bits, 1, &f.channels, &bias) || !readable(a[6], true, FLOAT, bits, n, x.shape, &y0) ||
+        !readable(a[7], true, FLOAT, bits, n, shape, &z0) ||
+        !readable(a[8], sigma < SLOPE, FLOAT, bits, n, shape, &point) ||
+        !readable(a[9], true, FLOAT, bits, n, shape, &value) || !readable(a[10], true, BOOL, 8, n, shape, &inside))
+        return nothing();
+    PyObject *first = empty(like, n, shape, &y), *second = first ? empty(like, n, shape, &z) : nullptr;
     const auto run = [&](auto zero) {
         using T = decltype(zero);
         sweep<T>(f, (const T*)W,
@@ -691,33 +702,33 @@ PyObject* call_sweep(PyObject*, PyObject* const* a, Py_ssize_t count) {
                  batch, threads);
     };
     PyObject* both = nullptr;
-    if (first && second && without_python([&] { bits == 64 ? run(double()) : run(float()); }))
-        both = PyTuple_Pack(2, first, second);
+    if (second && without_python([&] { bits == 64 ? run(double()) : run(float()); })) both = PyTuple_Pack(2, first, second);
     Py_XDECREF(first), Py_XDECREF(second);
     return both;
 }
 
-// (program, threads, v, z) to Q, or to None as above.
+// (program, threads, weight or None, v, z) to Q, or to None as above.
 PyObject* call_cotangent(PyObject*, PyObject* const* a, Py_ssize_t count) {
-    if (count != 4) return PyErr_Format(PyExc_TypeError, "4 arguments needed, got %zd", count);
+    if (count != 5) return PyErr_Format(PyExc_TypeError, "5 arguments needed, got %zd", count);
     const char* bytes = PyBytes_AsString(a[0]);
     const Index threads = PyLong_AsLongLong(a[1]);
     if (PyErr_Occurred()) return nullptr;
     const Program f(bytes);
-    View like;
-    Index points[16], given;
-    if (!shaped(f, a[2], like, points, &given) || given != f.channels) Py_RETURN_NONE;
-    const Index size = like.size(), entries = f.channels * f.area;
-    const int bits = like.bits;
-    void *v, *z, *Q;
-    if ((bits != 64 && bits != 32) || !readable(a[2], FLOAT, bits, like.ndim, points, &v) ||
-        !readable(a[3], FLOAT, bits, like.ndim, points, &z))
-        Py_RETURN_NONE;
-    PyObject* result = empty(bits, f.weight_axes, WeightShape(f).sizes, &Q);
+    const WeightShape weight_shape(f);
+    View x;
+    Index shape[16], given;
+    if (!shaped(f, a[3], x, shape, &given) || given != f.channels) return nothing();
+    const Index batch = product(shape, x.ndim) / (f.area ? f.channels * f.area : 1);
+    const int bits = x.bits;
+    void *W, *v, *z, *Q;
+    if (!readable(a[2], true, FLOAT, bits, f.weight_axes, weight_shape.sizes, &W) ||
+        !readable(a[3], false, FLOAT, bits, x.ndim, shape, &v) || !readable(a[4], false, FLOAT, bits, x.ndim, shape, &z))
+        return nothing();
+    PyObject* result = empty(W ? a[2] : a[3], f.weight_axes, weight_shape.sizes, &Q);
     if (!result) return nullptr;
     const auto run = [&](auto zero) {
         using T = decltype(zero);
-        cotangent<T>(f, (const T*)v, (const T*)z, (T*)Q, entries ? size / entries : 0, threads);
+        cotangent<T>(f, (const T*)v, (const T*)z, (T*)Q, batch, threads);
     };
     if (without_python([&] { bits == 64 ? run(double()) : run(float()); })) return result;
     Py_DECREF(result);
