@@ -134,6 +134,21 @@ def test_native_sweep_with_lengths_and_history(native, case: Case, data):
     assert_same(run(), step_by_step(run))
 
 
+@pytest.mark.parametrize("connections", ["all", "sequential"])
+@pytest.mark.parametrize("time_block", [1, 3, 8])
+def test_many_lags(native, time_block, connections):
+    """Step by step they are products over chunks of steps, also where each member of an ensemble has its weight."""
+    machine = rv.RecurrentMachine((2, 1), lags=19, time_block=time_block, connections=connections, dtype=torch.float64)
+    points = [torch.randn(2, 27, 3, dtype=torch.float64) for _ in range(4)]
+    with torch.no_grad():
+        randomize(machine).weight.div_(10)
+    arguments = (machine, *points)
+    assert_same(outputs_and_gradients(*arguments), step_by_step(outputs_and_gradients, *arguments))
+    members = torch.stack([machine.weight.detach(), -machine.weight.detach()])
+    each = torch.func.vmap(lambda W: torch.func.functional_call(machine, dict(weight=W), points[0]))
+    assert_same(dict(z=each(members)[0]), dict(z=machine(points[0])))
+
+
 def test_many_threads_give_what_one_gives(native):
     threads = torch.get_num_threads()
     for machine, shape in (
@@ -179,6 +194,7 @@ def test_weight_bias_and_point_of_other_types_and_shapes_are_refused(native):
         dual.solve(torch.randn(4, 5, dtype=torch.float64))
 
 
+@pytest.mark.unchecked  # which would refuse them first
 def test_what_is_no_plain_tensor_is_refused_as_ever(native):
     machine = rv.DenseMachine((2, 3)).requires_grad_(False)
     x: Any = torch.randn(4, 5)
@@ -197,6 +213,8 @@ def test_what_is_no_plain_tensor_is_refused_as_ever(native):
     with pytest.raises(ValueError, match="v is on cpu, the machine is on meta"):
         rv.DenseMachine((2, 3), device="meta").weight_cotangent(x, x)
     dual = machine.dual(y, z)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert machine.weight_cotangent(x, x).dtype == machine.solve(x)[0].dtype == torch.bfloat16
     with torch.autocast("cpu", torch.bfloat16), pytest.raises(TypeError, match=r"the machine is now torch.bfloat16"):
         dual.solve(x)
 
@@ -205,10 +223,10 @@ def test_what_is_no_plain_tensor_is_refused_as_ever(native):
 def test_results_are_ordinary_tensors(native):
     """They can be resized, and a tracer sees how they came about."""
     machine = rv.DenseMachine((2, 3))
-    x = torch.randn(4, 2)
-    traced: Any = torch.jit.trace(machine, x, check_trace=False)
-    other = torch.randn(4, 2)
-    torch.testing.assert_close(traced(other), machine(other))
+    x, other = torch.randn(4, 2), torch.randn(4, 2)
+    for trained in (True, False):
+        traced: Any = torch.jit.trace(machine.requires_grad_(trained), x, check_trace=False)
+        torch.testing.assert_close(traced(other), machine(other))
     with torch.no_grad():
         for result in (*machine.solve(x), machine.weight_cotangent(torch.randn(4, 5), torch.randn(4, 5))):
             result.resize_(10, 10)

@@ -78,7 +78,8 @@ def _program(operator: Operator, plan: Plan, space: torch.Size | None) -> bytes:
     channels, times, lags = operator.weight_shape[operator.weight_axes[0]], 1, 1
     kernel, extent, before = (1, 1, 1), (1, 1, 1), (0, 0, 0)
     if isinstance(operator, Lagged):
-        times = max(step.region.times.stop for step in plan.steps if isinstance(step, Activate))
+        stops = (step.region.times.stop for step in plan.steps if isinstance(step, Activate))
+        times = max(stops, default=plan.history)
         lags = operator.lags + 1
     elif isinstance(operator, Conv):
         ones = (1,) * (3 - len(operator.kernel))
