@@ -136,7 +136,7 @@ def test_native_sweep_with_lengths_and_history(native, case: Case, data):
 
 @pytest.mark.parametrize("connections", ["all", "sequential"])
 @pytest.mark.parametrize("time_block", [1, 3, 8])
-def test_many_lags(native, time_block, connections):
+def test_many_lags_give_the_same_in_chunks_and_natively(native, time_block, connections):
     """Step by step they are products over chunks of steps, also where each member of an ensemble has its weight."""
     machine = rv.RecurrentMachine((2, 1), lags=19, time_block=time_block, connections=connections, dtype=torch.float64)
     points = [torch.randn(2, 27, 3, dtype=torch.float64) for _ in range(4)]
@@ -378,14 +378,15 @@ class TestTriton:
         monkeypatch.setattr(_stages, "PULLED", 4)
         self.check(rv.RecurrentMachine((2, 3), "tanh", lags=3, time_block=time_block), 5)
 
-    @pytest.mark.parametrize("history", [0, 3])
+    @pytest.mark.parametrize(("steps", "history"), [(4, 0), (9, 0), (9, 3)])
     @pytest.mark.parametrize("time_block", [1, 2])
-    def test_many_lags_are_products_over_chunks(self, time_block, history, monkeypatch):
+    def test_many_lags_are_products_over_chunks(self, time_block, steps, history, monkeypatch):
+        """Of two chunks, the cotangents of the first are written by one product; of more, each is added to."""
         monkeypatch.setattr(_plan, "CHUNK", 2)
         monkeypatch.setattr(_stages, "PULLED", 12)
         machine = rv.RecurrentMachine((2, 3), "tanh", lags=6, time_block=time_block)
-        assert machine._plan_at(9, history).chunk == 2
-        self.check(machine, 9 + history, history=history)
+        assert machine._plan_at(steps, history).chunk == 2
+        self.check(machine, steps + history, history=history)
 
     @pytest.mark.parametrize("time_block", [1, 2])
     def test_history(self, time_block):

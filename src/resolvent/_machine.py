@@ -290,7 +290,6 @@ class StructuredMachine(nn.Module):
         operator, weight = self.operator, self._cast(self._parameter("weight"))
         if weight.shape != operator.weight_shape:
             raise ValueError(f"weight has shape {tuple(weight.shape)}, the machine needs {operator.weight_shape}")
-        dtype, device, axis, channels = weight.dtype, weight.device, operator.channel_axis, self.partition.total
         checked: list[Any] = [weight]
         first = shape = None
         missing: list[str] = []
@@ -299,24 +298,16 @@ class StructuredMachine(nn.Module):
                 missing.append(name)
                 checked.append(None)
                 continue
-            if (
-                not isinstance(x, Tensor)
-                or x.dtype is not dtype
-                or x.device != device
-                or len(size := x.shape) not in operator.ndims
-                or size[axis] != channels
-            ):
-                x = self._checked(name, x, weight)
-                size = x.shape
+            x = self._checked(name, x, weight)
             checked.append(x)
             if shape is None:
-                first, shape = name, size
-            elif size != shape:
+                first, shape = name, x.shape
+            elif x.shape != shape:
                 raise ValueError(
                     f"{first} and {name} must agree in all but their channels, "
-                    f"zero-extended they are {tuple(shape)} and {tuple(size)}"
+                    f"zero-extended they are {tuple(shape)} and {tuple(x.shape)}"
                 )
-        if len(missing) == 2:
+        if len(missing) == 2:  # both inputs of a machine
             raise ValueError(f"one of {', '.join(missing)} must be given")
         return checked
 

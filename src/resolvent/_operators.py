@@ -238,16 +238,17 @@ class Lagged(Operator):
                 y_part, z_part = self.part(y, to), self.part(z, source)
                 before = window.times.start - steps.times.start + lags.stop - 1  # what the first step lacks of its past
                 after = steps.times.stop - lags.start - window.times.stop  # what the last one reaches too far
-                if transposed:
-                    effect = _fold(_multiply(z_part, rectangle.mT), self.channels)
-                    y_part.add_(_narrow(effect, -2, range(before, before + len(window.times))))
-                elif len(steps.times) == 1:
+                if len(steps.times) == 1 and not transposed:
                     y_part, z_part = y_part.squeeze(-2), _merge(F.pad(z_part, (0, 0, before, after)), -2)
                     _add_product(y_part, z_part, rectangle, fresh)
+                    return
+                if transposed:
+                    effect = _fold(_multiply(z_part, rectangle.mT), self.channels)
+                    effect = _narrow(effect, -2, range(before, before + len(window.times)))
                 else:
                     windows = _merge(F.pad(z_part, (0, 0, before, after)).unfold(-2, len(lags), 1).mT.contiguous(), -2)
                     effect = _multiply(windows, rectangle)
-                    y_part.copy_(effect) if fresh else y_part.add_(effect)
+                y_part.copy_(effect) if fresh else y_part.add_(effect)
                 return
             if fresh:
                 self.part(y, to).zero_()
