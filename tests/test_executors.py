@@ -206,7 +206,7 @@ def test_what_is_no_plain_tensor_is_refused_as_ever(native):
         (lambda: machine.solve(x, no_tensors[1]), "z0 must be a tensor, got list"),
         (lambda: machine.dual(y).solve(x, no_tensors[2]), "v0 must be a tensor, got float"),
         (lambda: machine.weight_cotangent(x.double(), x.double()), "v is torch.float64, the machine is torch.float32"),
-        (lambda: machine.dual(y, z.double()), "z is torch.float64, the machine is torch.float32"),
+        (lambda: machine.dual(y, z.double()).solve(x), "z is torch.float64, the machine is torch.float32"),
     ):
         with pytest.raises(TypeError, match=message):
             call()
@@ -294,6 +294,8 @@ class TestTriton:
         y, z = self.same(machine.operator, plan, sigma, machine.weight, y0, z0, inside)
         if not history:
             y, z = self.same(machine.operator, plan, sigma, machine.weight, y0, None, inside)
+            short = y0.narrow(machine.operator.channel_axis, 0, n // 2)
+            self.same(machine.operator, plan, sigma, machine.weight, short, z0, inside, machine.bias)
         for way in (plan, plan.dual):
             slopes = (Slope(sigma, y), Slope(sigma, y, sigma(y)), sigma.slope(y), None)
             for slope, (u, v) in zip(slopes, ((u0, v0), (None, v0), (u0, v0), (u0, v0)), strict=True):

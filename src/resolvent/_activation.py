@@ -187,12 +187,15 @@ Sigma = Activations | Slope | Tensor | None
 """What stands for σ in a sweep: itself, slopes still to be computed or at hand, or 0."""
 
 
+NONE, FUNCTION, SLOPE, SLOPE_AT = range(4)
+
+
 def for_kernels(sigma: Sigma) -> tuple[int, bytes | None, Tensor | None, Tensor | None]:
     """σ as kernels take it: which of 0, σ(y), slope ⊙ y, σ'(point) ⊙ y; codes; slope or point; σ(point) if known."""
     if sigma is None:
-        return 0, None, None, None
+        return NONE, None, None, None
     if isinstance(sigma, Activations):
-        return 1, sigma.codes, None, None
+        return FUNCTION, sigma.codes, None, None
     if isinstance(sigma, Tensor):
-        return 2, None, sigma, None
-    return 3, sigma.activations.codes, sigma.at, sigma.value
+        return SLOPE, None, sigma, None
+    return SLOPE_AT, sigma.activations.codes, sigma.at, sigma.value

@@ -36,13 +36,14 @@ class Derivative:
         plan = self.machine._plan(self.y)
         return plan.dual if isinstance(self, Dual) else plan
 
-    def _solve(self, **inputs: Point | None) -> tuple[Point, Point]:
+    def _solve(self, names: tuple[str, str], y0: Point | None, z0: Point | None) -> tuple[Point, Point]:
         machine, sigma = self.machine, Slope(self.machine.activation, self.y, self.z)
-        done = machine._at_once(sigma, *inputs.values(), transposed=isinstance(self, Dual))
+        done = machine._at_once(sigma, y0, z0, "", type(self) is Dual)
         if done is not None:
             return done
-        weight, y0, z0, y = machine._points(**inputs, y=self.y)
-        if y is not self.y:
+        inputs, known = dict(zip(names, (y0, z0), strict=True)), {} if self.z is None else {"z": self.z}
+        weight, y0, z0, *point = machine._points(**inputs, y=self.y, **known)
+        if point[0] is not self.y:
             raise TypeError(f"y is {self.y.dtype}, the machine is now {weight.dtype}")
         return solve(machine.operator, self._plan, sigma, weight, y0, z0)
 
@@ -56,7 +57,7 @@ class Tangent(Derivative):
 
     def solve(self, dy0: Point | None = None, dz0: Point | None = None) -> tuple[Point, Point]:
         """(dy, dz); None is zero."""
-        return self._solve(dy0=dy0, dz0=dz0)
+        return self._solve(("dy0", "dz0"), dy0, dz0)
 
 
 class Dual(Derivative):
@@ -68,4 +69,4 @@ class Dual(Derivative):
 
     def solve(self, u0: Point | None = None, v0: Point | None = None) -> tuple[Point, Point]:
         """(u, v); None is zero."""
-        return self._solve(u0=u0, v0=v0)
+        return self._solve(("u0", "v0"), u0, v0)

@@ -1,8 +1,8 @@
-"""The kernel that sweeps over stages on a GPU.
+"""The kernels for GPUs: a sweep over stages, and the cotangent of a small weight.
 
-Each program has a few samples. For stage after stage it pulls what earlier stages of its window bring, applies σ and
-stores; narrow blocks it solves channel after channel in registers. Precision: products are IEEE float32 unless the
-user has allowed TF32, and bfloat16 is accumulated in float32.
+A program of the sweep has a few samples. For stage after stage it pulls what earlier stages of its window bring,
+applies σ and stores; narrow blocks it solves channel after channel in registers. Precision: products are IEEE float32
+unless the user has allowed TF32, and bfloat16 is accumulated in float32.
 """
 
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
@@ -148,6 +148,7 @@ def sweep_kernel(
     y0,
     z0,
     weight,
+    bias,
     point,
     value,
     inside,
@@ -170,7 +171,8 @@ def sweep_kernel(
     CHUNKED: tl.constexpr,
     LONG: tl.constexpr,
     TRANSPOSED: tl.constexpr,
-    HAS_Y0: tl.constexpr,
+    INPUTS: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
     ADDED: tl.constexpr,
     HAS_Z0: tl.constexpr,
     SIGMA: tl.constexpr,
@@ -207,8 +209,12 @@ def sweep_kernel(
         place = sample * (times * n) + t * ROW
         at = place[:, None] + column[None, :] * COLUMN
         total = tl.zeros((ROWS, N_TILE), tl.float32)
-        if HAS_Y0:
-            total += tl.load(y0 + at, mask, 0).to(tl.float32)
+        if INPUTS:  # the first channels, which y0 has
+            given = sample * (times * INPUTS) + t * (ROW if CONV else INPUTS)
+            has = here[:, None] & (column < tl.minimum(end, INPUTS))[None, :]
+            total += tl.load(y0 + given[:, None] + column[None, :] * COLUMN, has, 0).to(tl.float32)
+        if HAS_BIAS:
+            total += tl.load(bias + column, column < end, 0).to(tl.float32)[None, :]
         if ADDED:  # by products, unless the stage says no
             added = end * tl.load(stage + 12)
             total += tl.load(y + at, here[:, None] & (column < added)[None, :], 0).to(tl.float32)
@@ -280,3 +286,22 @@ def sweep_kernel(
         tl.store(y + at, total.to(dtype), mask)
         tl.store(z + at, _z(total, at_point, at_value, shifted, kept, code, SIGMA, CODES, KNOWN, dtype), mask)
         tl.debug_barrier()
+
+
+@triton.jit(do_not_specialize=["batch"])
+def cotangent_kernel(Q, v, z, unread, batch, n: tl.constexpr, PRECISION: tl.constexpr):
+    """Q = v z* where W is read, of few channels and samples; each program has one tile."""
+    row = tl.program_id(0) * 32 + tl.arange(0, 32)
+    column = tl.program_id(1) * 32 + tl.arange(0, 32)
+    at = row[:, None] * n + column[None, :]
+    inside = (row < n)[:, None] & (column < n)[None, :]
+    total = tl.zeros((32, 32), tl.float32)
+    for first in range(0, batch, 32):
+        sample = first + tl.arange(0, 32)
+        v_tile = tl.load(v + row[:, None] + sample[None, :] * n, (row < n)[:, None] & (sample < batch)[None, :], 0)
+        z_tile = tl.load(
+            z + sample[:, None] * n + column[None, :], (sample < batch)[:, None] & (column < n)[None, :], 0
+        )
+        total += tl.dot(v_tile, z_tile, input_precision=PRECISION)
+    read = tl.load(unread + at, inside, 1) == 0
+    tl.store(Q + at, tl.where(read, total, 0).to(Q.dtype.element_ty), inside)

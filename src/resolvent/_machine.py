@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 
 from ._activation import ACTIVATIONS, Activations, Pointwise, Sigma
 from ._derivative import Dual, Point, Tangent
@@ -19,8 +19,9 @@ from ._solve import at_once, solve, weight_cotangent, weight_cotangent_at_once
 from ._sum import Sum
 from ._sweep import executor, with_handle
 
-INPUTS = ("y0", "z0", "dy0", "dz0", "u0", "v0")
-"""What may be short or None."""
+FIRST = ("y0", "dy0", "u0")
+INPUTS = (*FIRST, "z0", "dz0", "v0")
+"""What may be short or None; a solve takes the first ones as short as they are."""
 
 
 def _constant(function: Any) -> Any:
@@ -104,11 +105,11 @@ class StructuredMachine(nn.Module):
 
     def solve(self, y0: Point, z0: Point | None = None) -> tuple[Point, Point]:
         """The resolvent: the (y, z) with y = W z + y0 + bias and z = σ(y) + z0, in one sweep over the blocks."""
-        done = self._at_once(self.activation, y0, z0, biased=True)
+        done = self._at_once(self.activation, y0, z0, "bias")
         if done is not None:
             return done
         weight, y0, z0 = self._points(y0=y0, z0=z0)
-        return solve(self.operator, self._plan(y0), self.activation, weight, self._add_bias(y0), z0)
+        return solve(self.operator, self._plan(y0), self.activation, weight, y0, z0, bias=self._bias(weight))
 
     def endofunction(self, y: Point, z: Point) -> tuple[Point, Point]:
         """f(y, z) = (W z, σ(y)). `solve` inverts id - f; the bias belongs to y0."""
@@ -129,10 +130,10 @@ class StructuredMachine(nn.Module):
 
     def weight_cotangent(self, v: Point, z: Point) -> Point:
         """Q = v z* summed over the batch, zero where W is not read: the cotangent of W, from the dual's v."""
-        weight = self._parameters.get("weight")
-        if weight is not None and self._ordinary(v) and v.is_cpu:
-            plan = self._plan_at(self.operator.time_steps(v), 0)
-            done = weight_cotangent_at_once(self.operator, plan, weight, v, z)
+        weight, operator = self._parameters.get("weight"), self.operator
+        if weight is not None and not is_compiling() and type(v) is Tensor and v.ndim in operator.ndims:
+            plan = make_plan(self.partition, self.connections, operator.time_steps(v), 0)
+            done = weight_cotangent_at_once(operator, plan, weight, v, z)
             if done is not None:
                 return done
         _, v, z = self._points(v=v, z=z)
@@ -156,8 +157,8 @@ class StructuredMachine(nn.Module):
 
     def as_point(self, y0: Point, z0: Point | None = None, prefix: str = "") -> dict[str, Tensor]:
         """(y0 + bias, z0) in the parts of `as_sum`."""
-        _, y0, z0 = self._points(y0=y0, z0=z0)
-        halves = {"y": self._add_bias(y0)} | ({} if z0 is None else {"z": z0})
+        weight, y0, z0 = self._points(y0=y0, z0=z0)
+        halves = {"y": self.operator.extended(y0, self._bias(weight))} | ({} if z0 is None else {"z": z0})
         return {
             f"{prefix}{half}{name}": self.operator.part(x, block.region)
             for half, x in halves.items()
@@ -219,7 +220,7 @@ class StructuredMachine(nn.Module):
 
     def _plan(self, x: Tensor, history: int = 0) -> Plan:
         steps = self.operator.time_steps(x) - history
-        if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
+        if is_compiling() and not torch.compiler.is_exporting():
             return self._compiled_plan_at(steps, history)
         return self._plan_at(steps, history)
 
@@ -244,39 +245,39 @@ class StructuredMachine(nn.Module):
         return tuple(chain)
 
     def _at_once(
-        self, sigma: Sigma, y0: Any, z0: Any, *, biased: bool = False, transposed: bool = False
+        self, sigma: Sigma, y0: Any, z0: Any, bias: str = "", transposed: bool = False
     ) -> tuple[Tensor, Tensor] | None:
         """The solve without the checks and layers that only others than plain tensors need, where that will do."""
         parameters: Any = self._parameters
-        if "weight" not in parameters or "bias" not in parameters or not self._ordinary(y0) or not y0.is_cpu:
+        if is_compiling() or type(y0) is not Tensor or "weight" not in parameters or "bias" not in parameters:
+            return None  # a parameter that is replaced is not among them
+        operator = self.operator
+        if y0.ndim not in operator.ndims:
             return None
-        plan = self._plan_at(self.operator.time_steps(y0), 0)
-        plan, bias = plan.dual if transposed else plan, parameters["bias"] if biased else None
-        return at_once(self.operator, plan, sigma, parameters["weight"], bias, y0, z0)
-
-    def _ordinary(self, x: Any) -> bool:
-        return not torch.compiler.is_compiling() and type(x) is Tensor and x.ndim in self.operator.ndims
+        plan = make_plan(self.partition, self.connections, operator.time_steps(y0), 0)
+        values = parameters[bias] if bias else None
+        return at_once(operator, plan.dual if transposed else plan, sigma, parameters["weight"], y0, z0, values)
 
     def _point_of_derivative(self, y: Tensor, z: Tensor | None) -> Sequence[Any]:
-        if (
-            self._ordinary(y)
+        fits = (
+            type(y) is Tensor
+            and y.ndim in self.operator.ndims
             and y.shape[self.operator.channel_axis] == self.partition.total
-            and (
-                z is None or (type(z) is Tensor and z.shape == y.shape and z.dtype == y.dtype and z.device == y.device)
-            )
-            and not torch._C._is_any_autocast_enabled()
-        ):
-            return y, z  # of another precision or device than the machine, they are refused when they are used
+        )
+        if fits and (z is None or type(z) is Tensor) and not torch._C._is_any_autocast_enabled():
+            return y, z  # if they do not fit otherwise, they are refused when they are used
         return self._points(**(dict(y=y) if z is None else dict(y=y, z=z)))[1:]
 
-    def _add_bias(self, y: Tensor) -> Tensor:
+    def _bias(self, weight: Tensor) -> Tensor | None:
         bias = self._parameter("bias")
         if bias is None:
-            return y
+            return None
         bias = self._cast(bias)
-        if bias.dtype != y.dtype:
-            raise TypeError(f"bias is {bias.dtype}, the weight is {y.dtype}")
-        return y + bias.reshape(-1, *(1,) * (-1 - self.operator.channel_axis))
+        if bias.dtype != weight.dtype:
+            raise TypeError(f"bias is {bias.dtype}, the weight is {weight.dtype}")
+        if bias.shape != (self.partition.total,):
+            raise ValueError(f"bias has shape {tuple(bias.shape)}, the machine needs ({self.partition.total},)")
+        return bias
 
     def _parameter(self, name: str) -> Any:
         # nn.Module's own lookup takes half a microsecond; it is still the one to ask where a parameter is replaced.
@@ -285,7 +286,7 @@ class StructuredMachine(nn.Module):
     def _points(self, **points: Tensor | None) -> list[Any]:
         """The weight and the given points, checked and cast as autocast asks.
 
-        Inputs (y0, z0, …) are zero-extended to all channels, and may be None for zero if one of them is not.
+        Inputs (y0, z0, …) may be None for zero if one of them is not; z0, dz0 and v0 are zero-extended to all channels.
         """
         operator, weight = self.operator, self._cast(self._parameter("weight"))
         if weight.shape != operator.weight_shape:
@@ -299,20 +300,21 @@ class StructuredMachine(nn.Module):
                 checked.append(None)
                 continue
             x = self._checked(name, x, weight)
-            checked.append(x)
+            checked.append(x if name in FIRST else operator.extended(x))
+            full = operator.full_shape(x)
             if shape is None:
-                first, shape = name, x.shape
-            elif x.shape != shape:
+                first, shape = name, full
+            elif full != shape:
                 raise ValueError(
                     f"{first} and {name} must agree in all but their channels, "
-                    f"zero-extended they are {tuple(shape)} and {tuple(x.shape)}"
+                    f"zero-extended they are {tuple(shape)} and {tuple(full)}"
                 )
         if len(missing) == 2:  # both inputs of a machine
             raise ValueError(f"one of {', '.join(missing)} must be given")
         return checked
 
     def _checked(self, name: str, x: Tensor | None, weight: Tensor) -> Tensor:
-        """x cast and zero-extended, or the reason why that cannot be done."""
+        """x cast, or the reason why it cannot be used."""
         operator, channels = self.operator, self.partition.total
         if not isinstance(x, Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
@@ -324,14 +326,12 @@ class StructuredMachine(nn.Module):
         if x.ndim not in operator.ndims:
             raise ValueError(f"{name} has shape {tuple(x.shape)}, the machine needs {operator.layout}")
         missing = channels - x.shape[operator.channel_axis]
-        if not missing:
-            return cast
-        if missing < 0 or name not in INPUTS:
+        if missing < 0 or (missing and name not in INPUTS):
             needed = "the machine has" if missing < 0 else "it needs all"
             raise ValueError(
                 f"{name} has {channels - missing} channels, {needed} {channels}: sizes={self.partition.sizes}"
             )
-        return F.pad(cast, (*(0, 0) * (-1 - operator.channel_axis), 0, missing))
+        return cast
 
     @staticmethod
     def _cast(x: Tensor) -> Tensor:

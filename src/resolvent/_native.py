@@ -10,10 +10,11 @@ from importlib import import_module
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, get_num_threads
+from torch._C import _get_tracing_state
 from torch.nn import Parameter
 
-from ._activation import Sigma, for_kernels
+from ._activation import FUNCTION, SLOPE_AT, Sigma, for_kernels
 from ._operators import Conv, Lagged, Operator, Product
 from ._plan import Activate, Plan
 
@@ -46,30 +47,49 @@ def sweep(
     z0: Tensor | None,
     inside: Tensor | None,
     bias: Tensor | None = None,
-) -> tuple[Tensor, Tensor] | None:
-    """(y, z), or None where a tensor is not as it must be. Besides what others do, y0 may be short, and have a bias."""
-    mode, codes, point, value = for_kernels(sigma)
+    source: Tensor | None = None,
+) -> Any:
+    """(y, z) and, of a dual machine, the cotangent of W with this source; or None where a tensor is not as needed."""
     like: Any = z0 if y0 is None else y0
-    return _call("sweep", operator, plan, like, (mode, codes), (weight, bias, y0, z0, point, value, inside))
+    program = _program_for(operator, plan, like)
+    if program is None:
+        return None
+    mode, codes, point, value = for_kernels(sigma)
+    if codes is None and mode in (FUNCTION, SLOPE_AT):
+        return None
+    tensors = (weight, bias, y0, z0, point, value, inside, source)
+    done = extension.sweep(program, get_num_threads(), mode, codes, *tensors)
+    if done is None and _may_be_copied(tensors):
+        done = extension.sweep(program, get_num_threads(), mode, codes, *map(_contiguous, tensors))
+    return done
 
 
 def cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor, weight: Tensor | None = None) -> Tensor | None:
     """Q, or None where v and z are not as they must be, to fit the weight if it is given."""
-    return _call("cotangent", operator, plan, v, (), (weight, v, z))
+    program = _program_for(operator, plan, v)
+    if program is None:
+        return None
+    done = extension.cotangent(program, get_num_threads(), weight, v, z)
+    if done is None and _may_be_copied((v, z)):
+        done = extension.cotangent(program, get_num_threads(), weight, *map(_contiguous, (v, z)))
+    return done
 
 
-def _call(name: str, operator: Operator, plan: Plan, like: Tensor, options: tuple, tensors: tuple) -> Any:
+def _may_be_copied(tensors: tuple) -> bool:
+    return all(x is None or (type(x) in PLAIN and x.layout is torch.strided) for x in tensors)
+
+
+def _contiguous(x: Tensor | None) -> Tensor | None:
+    return None if x is None else x.contiguous()
+
+
+def _program_for(operator: Operator, plan: Plan, like: Tensor) -> bytes | None:
+    """The program for points like this one, or None where it is not for the extension."""
     # what a tracer is to record, it must see step by step
-    if extension is None or type(like) not in PLAIN or torch._C._get_tracing_state() is not None:
+    if extension is None or type(like) not in PLAIN or _get_tracing_state() is not None:
         return None
     axis = operator.channel_axis
-    space = like.shape[axis + 1 :] if axis < -1 else None
-    function, program, threads = getattr(extension, name), _program(operator, plan, space), torch.get_num_threads()
-    done = function(program, threads, *options, *tensors)
-    if done is None and all(x is None or (type(x) in PLAIN and x.layout is torch.strided) for x in tensors):
-        tensors = tuple(None if x is None else x.contiguous() for x in tensors)
-        done = function(program, threads, *options, *tensors)
-    return done
+    return _program(operator, plan, like.shape[axis + 1 :] if axis < -1 else None)
 
 
 @lru_cache(maxsize=256)

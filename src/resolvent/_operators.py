@@ -83,6 +83,18 @@ class Operator(ABC):
         """x[region], as a view."""
         return _narrow(x, self.channel_axis, region.channels)
 
+    def full_shape(self, x: Tensor) -> torch.Size:
+        """The shape of x if it had all channels."""
+        axis = x.ndim + self.channel_axis
+        return torch.Size((*x.shape[:axis], self.weight_shape[self.weight_axes[0]], *x.shape[axis + 1 :]))
+
+    def extended(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """x + bias on all channels, of an x that may have only the first ones."""
+        axis = self.channel_axis
+        missing = self.weight_shape[self.weight_axes[0]] - x.shape[axis]
+        x = F.pad(x, (*(0, 0) * (-1 - axis), 0, missing)) if missing else x
+        return x if bias is None else x + bias.reshape(-1, *(1,) * (-1 - axis))
+
     def time_steps(self, x: Tensor) -> int:
         return 1
 

@@ -99,7 +99,7 @@ class RecurrentMachine(StructuredMachine):
         if history is None and lengths is None:
             return super().solve(y0, z0)
         weight, y0, z0 = self._points(y0=y0, z0=z0)
-        y0 = self._add_bias(y0)
+        y0 = self.operator.extended(y0, self._bias(weight))
         inside = None if lengths is None else self._inside(lengths, y0)
         if inside is not None:
             y0, z0 = y0.where(inside, 0), None if z0 is None else z0.where(inside, 0)

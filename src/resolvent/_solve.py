@@ -17,7 +17,7 @@ from . import _native
 from ._activation import Activations, Sigma, Slope
 from ._operators import Operator
 from ._plan import Plan
-from ._sweep import cotangent, sweep
+from ._sweep import cotangent, fast, sweep
 
 
 def solve(
@@ -28,21 +28,23 @@ def solve(
     y0: Tensor | None,
     z0: Tensor | None,
     inside: Tensor | None = None,
+    bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The (y, z) with y = W z + y0 and z = σ(y) + z0; with `plan.dual`, W* stands for W.
+    """The (y, z) with y = W z + y0 + bias and z = σ(y) + z0; with `plan.dual`, W* stands for W.
 
     σ is a machine's activations; slopes, as a tensor or still to be computed, for σ(y) = slope ⊙ y; or None for σ = 0,
-    so that y = W z0 + y0. It is zero where `inside` is not True. Either of y0, z0 may be None for zero, not both. The
-    weight may lead with ensemble axes, which y0 and z0 then share.
+    so that y = W z0 + y0. It is zero where `inside` is not True. Either of y0, z0 may be None for zero, not both. Of y0
+    the first channels are enough, and only with y0 may there be a bias. The weight may lead with ensemble axes, which
+    y0 and z0 then share.
     """
     lazy = isinstance(sigma, Slope)
-    if not _differentiated(sigma.at if lazy else sigma, weight, y0, z0):
-        return sweep(operator, plan, sigma, weight, y0, z0, inside)
+    if not _differentiated(sigma.at if lazy else sigma, weight, y0, z0, bias):
+        return sweep(operator, plan, sigma, weight, y0, z0, inside, bias)
     slope = sigma.tensor() if lazy else sigma if isinstance(sigma, Tensor) else None
     activations = sigma if slope is None else None
     if slope is not None and inside is not None:
         slope, inside = slope.where(inside, 0), None
-    return _apply(_Solve, _SolveForwardMode, operator, plan, activations, inside, slope, weight, y0, z0)
+    return _apply(_Solve, _SolveForwardMode, operator, plan, activations, None, inside, slope, weight, bias, y0, z0)
 
 
 def at_once(
@@ -50,30 +52,48 @@ def at_once(
     plan: Plan,
     sigma: Sigma,
     weight: Tensor,
-    bias: Tensor | None,
     y0: Tensor,
     z0: Tensor | None,
+    bias: Tensor | None,
 ) -> tuple[Tensor, Tensor] | None:
-    """The solve in one native call that checks all it is given, adds the bias and zero-extends y0.
+    """The solve by a fast executor that checks all it is given, and then its place in autograd's graph.
 
-    None where a tensor is not in order, or anything differentiates, casts or watches: the long way then knows more.
+    None where a tensor is not in order, or anything transforms, casts or watches: the long way then knows more.
     """
-    if isinstance(sigma, Slope):
-        activations, at = sigma.activations, sigma.at
-    else:
-        activations, at = sigma, None
-    if isinstance(activations, Activations) and activations.codes is None:
+    if _transformed():
         return None
-    if _watched(weight, bias, y0, z0, at) or _is_any_autocast_enabled() or _len_torch_dispatch_stack():
+    recorded = torch.is_grad_enabled() and (
+        weight.requires_grad
+        or y0.requires_grad
+        or (bias is not None and bias.requires_grad)
+        or (isinstance(z0, Tensor) and z0.requires_grad)
+    )
+    if type(sigma) is Slope and (recorded or (sigma.at.requires_grad and torch.is_grad_enabled())):
         return None
-    return _native.sweep(operator, plan, sigma, weight, y0, z0, None, bias)
+    executor = fast(weight)
+    done = None if executor is None else executor.sweep(operator, plan, sigma, weight, y0, z0, None, bias)
+    if done is None or not recorded:
+        return done
+    return _apply_solve(operator, plan, sigma, done, None, None, weight, bias, y0, z0)
 
 
 def weight_cotangent_at_once(operator: Operator, plan: Plan, weight: Tensor, v: Tensor, z: Tensor) -> Tensor | None:
     """The same for `weight_cotangent`, of what must fit the weight."""
-    if _watched(v, z) or _is_any_autocast_enabled() or _len_torch_dispatch_stack():
+    if _transformed() or _watched(v, z):
         return None
-    return _native.cotangent(operator, plan, v, z, weight)
+    executor = fast(weight)
+    return None if executor is None else executor.cotangent(operator, plan, v, z, weight)
+
+
+def _transformed() -> bool:
+    """Whether operations mean more than they say."""
+    return (
+        torch.compiler.is_compiling()
+        or forward_ad._current_level >= 0
+        or _are_functorch_transforms_active()
+        or _is_any_autocast_enabled()
+        or _len_torch_dispatch_stack() > 0
+    )
 
 
 def weight_cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor, ensemble_ndim: int = 0) -> Tensor:
@@ -102,60 +122,75 @@ def _apply(function: type[Function], forward_mode: type[Function], *args: Any) -
         return function.apply(*args)
     if _are_functorch_transforms_active():
         return forward_mode.apply(*args)
-    # What `apply` does besides, binding arguments to names, takes longer than a small solve.
     base: Any = super(Function, forward_mode if forward_ad._current_level >= 0 else function)
     return base.apply(*unwrap_dead_wrappers(args))
 
 
 class _Solve(Function):
     @staticmethod
-    def forward(operator, plan, activations, inside, slope, weight, y0, z0):
-        return sweep(operator, plan, slope if activations is None else activations, weight, y0, z0, inside)
+    def forward(operator, plan, activations, done, inside, slope, weight, bias, y0, z0):
+        return done or sweep(operator, plan, activations or slope, weight, y0, z0, inside, bias)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        operator, plan, activations, inside, slope, weight, _, z0 = inputs
-        ctx.machine = operator, plan, activations, z0 is None
+        operator, plan, activations, _, inside, slope, weight, _, y0, z0 = inputs
+        channels = None if y0 is None else y0.shape[operator.channel_axis]
+        ctx.machine = operator, plan, activations, z0 is None, channels
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(inside, slope, weight, *output)
 
     @staticmethod
     def backward(ctx, v0, u0):
         if v0 is None and u0 is None:
-            return (None,) * 8
-        (operator, plan, *_), (inside, slope, weight, y, z) = ctx.machine, ctx.saved_tensors
-        u, v = solve(operator, plan.dual, _slope(ctx, slope, y, z), weight, u0, v0, inside)
-        _, _, _, _, by_slope, by_weight, by_y0, by_z0 = ctx.needs_input_grad
-        Q = None
-        if by_weight:
-            plan, to, source = (plan.dual, z, v) if plan.transposed else (plan, v, z)
-            Q = weight_cotangent(operator, plan, to, source, weight.ndim - len(operator.weight_shape))
-        return None, None, None, None, u * y if by_slope else None, Q, v if by_y0 else None, u if by_z0 else None
+            return (None,) * 10
+        (operator, plan, *_, channels), (inside, slope, weight, y, z) = ctx.machine, ctx.saved_tensors
+        *_, by_slope, by_weight, by_bias, by_y0, by_z0 = ctx.needs_input_grad
+        axis, sigma, done = operator.channel_axis, _slope(ctx, slope, y, z), None
+        Q = of_bias = of_y0 = None
+        if by_weight and not plan.transposed and weight.is_cpu and not torch.is_grad_enabled() and not _transformed():
+            done = _native.sweep(operator, plan.dual, sigma, weight, u0, v0, inside, None, z)
+        if done is not None:
+            u, v, Q = done
+        else:
+            u, v = solve(operator, plan.dual, sigma, weight, u0, v0, inside)
+            if by_weight:
+                plan, to, source = (plan.dual, z, v) if plan.transposed else (plan, v, z)
+                Q = weight_cotangent(operator, plan, to, source, weight.ndim - len(operator.weight_shape))
+        if by_bias:
+            others = [i for i in range(-v.ndim, 0) if i != axis]
+            of_bias = v.sum(others) if others else v
+        if by_y0:
+            of_y0 = v if channels == v.shape[axis] else v.narrow(axis, 0, channels)
+        return *(None,) * 5, u * y if by_slope else None, Q, of_bias, of_y0, u if by_z0 else None
 
     @staticmethod
-    def vmap(info, in_dims, operator, plan, activations, inside, slope, weight, y0, z0):
+    def vmap(info, in_dims, operator, plan, activations, done, inside, slope, weight, bias, y0, z0):
         # A mapped weight opens an ensemble axis in front; other mapped axes are one batch axis more.
-        weight_dim = in_dims[5]
+        *_, inside_dim, slope_dim, weight_dim, bias_dim, y0_dim, z0_dim = in_dims
         axis = 0 if weight_dim is not None else weight.ndim - len(operator.weight_shape)
         weight = weight if weight_dim is None else weight.movedim(weight_dim, 0)
-        dims = (*in_dims[3:5], *in_dims[6:])
-        inside, slope, y0, z0 = (
-            _with_axis(x, dim, axis, info.batch_size) for x, dim in zip((inside, slope, y0, z0), dims, strict=True)
-        )
-        sigma = slope if activations is None else activations
-        return solve(operator, plan, sigma, weight, y0, z0, inside), (axis, axis)
+        mapped = ((inside, inside_dim), (slope, slope_dim), (y0, y0_dim), (z0, z0_dim))
+        inside, slope, y0, z0 = (_with_axis(x, dim, axis, info.batch_size) for x, dim in mapped)
+        if bias_dim is not None:
+            y0 = operator.extended(y0)
+            ones = (1,) * (y0.ndim + operator.channel_axis - axis - 1)  # between the mapped axis and the channels
+            each = bias.movedim(bias_dim, 0).unflatten(0, (-1, *ones))
+            y0, bias = y0 + each.unflatten(-1, (-1, *(1,) * (-1 - operator.channel_axis))), None
+        return solve(operator, plan, activations or slope, weight, y0, z0, inside, bias), (axis, axis)
 
 
 class _SolveForwardMode(_Solve):
     @staticmethod
     def setup_context(ctx, inputs, output):
         _Solve.setup_context(ctx, inputs, output)
-        _, _, _, inside, slope, weight, _, _ = inputs
+        _, _, _, _, inside, slope, weight, *_ = inputs
         ctx.save_for_forward(inside, slope, weight, *output)
 
     @staticmethod
-    def jvp(ctx, _operator, _plan, _activations, _inside, dslope, dweight, dy0, dz0):
+    def jvp(ctx, _operator, _plan, _activations, _done, _inside, dslope, dweight, dbias, dy0, dz0):
         (operator, plan, *_), (inside, slope, weight, y, z) = ctx.machine, ctx.saved_tensors
+        if dbias is not None:
+            dy0 = operator.extended(torch.zeros_like(y) if dy0 is None else dy0, dbias)
         if dweight is not None:
             dy0, _ = solve(operator, plan, None, dweight, dy0, z)
         if dslope is not None:
@@ -195,8 +230,12 @@ class _WeightCotangentForwardMode(_WeightCotangent):
         return sum(weight_cotangent(ctx.operator, ctx.plan, *factors, ctx.ensemble_ndim) for factors in product_rule)
 
 
+# What `apply` of a Function does besides, binding arguments to names, takes longer than a small solve.
+_apply_solve: Any = super(Function, _Solve).apply  # pyright: ignore
+
+
 def _slope(ctx, slope: Tensor | None, y: Tensor, z: Tensor) -> Slope | Tensor | None:
-    _, _, activations, z_is_sigma = ctx.machine
+    _, _, activations, z_is_sigma, _ = ctx.machine
     return slope if activations is None else Slope(activations, y, z if z_is_sigma else None)
 
 

@@ -19,11 +19,13 @@ from ._plan import Plan
 
 def executor(operator: Operator, activations: Activations, x: Tensor, positions: int) -> str:
     """What sweeps machines with this operator and σ over so many positions, on the device and in the precision of x."""
-    fast = _fast(x) if activations.codes is not None else None
-    return "torch" if fast is None or not fast.serves(operator, x, positions) else fast.__name__.rpartition("._")[2]
+    module = fast(x) if activations.codes is not None else None
+    if module is None or not module.serves(operator, x, positions):
+        return "torch"
+    return module.__name__.rpartition("._")[2]
 
 
-def _fast(x: Tensor) -> Any:
+def fast(x: Tensor) -> Any:
     """The module whose `sweep` and `cotangent` need few calls on this device; they give None where they do not."""
     return _native if x.is_cpu else _kernels() if x.is_cuda else None
 
@@ -45,22 +47,21 @@ def sweep(
     y0: Tensor | None,
     z0: Tensor | None,
     inside: Tensor | None,
+    bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The (y, z) of `solve`."""
     if torch.compiler.is_compiling():
         if plan.handle is not None and weight.ndim == len(operator.weight_shape):
             slope = sigma if isinstance(sigma, Tensor) else None
             of_y = isinstance(sigma, Activations)
-            return torch.ops.resolvent.sweep(plan.handle, plan.transposed, of_y, slope, weight, y0, z0, inside)
-        return _step_by_step(operator, plan, sigma, weight, y0, z0, inside)
-    activations = sigma.activations if isinstance(sigma, Slope) else sigma
-    fast, ensemble = _fast(weight), weight.ndim - len(operator.weight_shape)
-    custom = isinstance(activations, Activations) and activations.codes is None
-    if fast is not None and not ensemble and not custom and not _len_torch_dispatch_stack():
-        done = fast.sweep(operator, plan, sigma, weight, y0, z0, inside)
+            return torch.ops.resolvent.sweep(plan.handle, plan.transposed, of_y, slope, weight, y0, z0, inside, bias)
+        return _step_by_step(operator, plan, sigma, weight, y0, z0, inside, bias)
+    module = fast(weight)
+    if module is not None and not _len_torch_dispatch_stack():
+        done = module.sweep(operator, plan, sigma, weight, y0, z0, inside, bias)
         if done is not None:
             return done
-    return _step_by_step(operator, plan, sigma, weight, y0, z0, inside)
+    return _step_by_step(operator, plan, sigma, weight, y0, z0, inside, bias)
 
 
 def cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor, ensemble_ndim: int) -> Tensor:
@@ -69,8 +70,8 @@ def cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor, ensemble_ndi
         if plan.handle is not None and not ensemble_ndim:
             return torch.ops.resolvent.cotangent(plan.handle, v, z)
     elif not ensemble_ndim and not _len_torch_dispatch_stack():
-        fast = _fast(v)
-        done = None if fast is None else fast.cotangent(operator, plan, v, z)
+        module = fast(v)
+        done = None if module is None else module.cotangent(operator, plan, v, z)
         if done is not None:
             return done
     ensemble = v.shape[:ensemble_ndim]
@@ -100,22 +101,23 @@ def with_handle(operator: Operator, plan: Plan, activations: Activations) -> Pla
 _library = torch.library.Library("resolvent", "DEF")
 _library.define(
     "sweep(int handle, bool transposed, bool of_y, Tensor? slope, Tensor weight, Tensor? y0, Tensor? z0, "
-    "Tensor? inside) -> (Tensor, Tensor)"
+    "Tensor? inside, Tensor? bias) -> (Tensor, Tensor)"
 )
 _library.define("cotangent(int handle, Tensor v, Tensor z) -> Tensor")
 
 
 @torch.library.impl(_library, "sweep", "CompositeExplicitAutograd")
-def _(handle, transposed, of_y, slope, weight, y0, z0, inside):
+def _(handle, transposed, of_y, slope, weight, y0, z0, inside, bias):
     operator, plan, activations = _handled[handle]
     sigma = activations if of_y else slope
-    return sweep(operator, plan.dual if transposed else plan, sigma, weight, y0, z0, inside)
+    return sweep(operator, plan.dual if transposed else plan, sigma, weight, y0, z0, inside, bias)
 
 
 @torch.library.register_fake("resolvent::sweep", lib=_library)
-def _(handle, transposed, of_y, slope, weight, y0, z0, inside):
+def _(handle, transposed, of_y, slope, weight, y0, z0, inside, bias):
     like = z0 if y0 is None else y0
-    return like.new_empty(like.shape), like.new_empty(like.shape)
+    shape = _handled[handle][0].full_shape(like)
+    return like.new_empty(shape), like.new_empty(shape)
 
 
 @torch.library.impl(_library, "cotangent", "CompositeExplicitAutograd")
@@ -129,7 +131,8 @@ def _(handle, v, z):
     return v.new_empty(_handled[handle][0].weight_shape)
 
 
-def _step_by_step(operator, plan, sigma: Any, weight, y0, z0, inside) -> tuple[Tensor, Tensor]:
+def _step_by_step(operator, plan, sigma: Any, weight, y0, z0, inside, bias=None) -> tuple[Tensor, Tensor]:
+    y0 = None if y0 is None else operator.extended(y0, bias)
     like = z0 if y0 is None else y0
     ensemble_ndim = weight.ndim - len(operator.weight_shape)
 

@@ -1,7 +1,7 @@
 """The sweep on a GPU: the fused kernel for what is sequential, the library's products for the bulk."""
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -10,13 +10,14 @@ from torch import Tensor
 from torch._C._functorch import is_legacy_batchedtensor
 from torch.nn import Parameter
 
-from ._activation import Sigma, for_kernels
-from ._kernel import sweep_kernel
+from ._activation import FUNCTION, SLOPE_AT, Sigma, for_kernels
+from ._kernel import cotangent_kernel, sweep_kernel
 from ._operators import Conv, Dense, Lagged, Operator, Product
 from ._plan import Plan
 from ._stages import Schedule, cover, schedule_of
 
 PROGRAMS = 132  # as many as a large GPU runs at a time
+SMALL = 256  # channels and samples up to which Q is one launch
 POSITIONS = 64  # of a convolution that one program takes; in larger spaces the library's convolutions are as fast
 
 
@@ -35,56 +36,84 @@ def sweep(
     y0: Tensor | None,
     z0: Tensor | None,
     inside: Tensor | None,
+    bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor] | None:
+    """(y, z), or None where a tensor is not as it must be."""
     mode, codes, point, value = for_kernels(sigma)
     given: Any = z0 if y0 is None else y0
-    n, positions, size = plan.partition.total, operator.positions(given), given.numel()
-    if not serves(operator, given, positions) or not _readable(weight, y0, z0, point, value, inside):
+    n, axis, positions = plan.partition.total, operator.channel_axis, operator.positions(given)
+    if not serves(operator, weight, positions) or (codes is None and mode in (FUNCTION, SLOPE_AT)):
         return None
-    if not size:
-        return torch.empty_like(given), torch.empty_like(given)
-    batch = size // (n * positions)
+    inputs, dtype, device = given.shape[axis], weight.dtype, weight.device
+    shape = given.shape if inputs == n else operator.full_shape(given)
+    if not (
+        _readable(weight, dtype, device, operator.weight_shape)
+        and _readable(given, dtype, device, given.shape)
+        and (bias is None or _readable(bias, dtype, device, (n,)))
+        and (z0 is None or z0 is given or _readable(z0, dtype, device, shape))
+        and (point is None or _readable(point, dtype, device, shape))
+        and (value is None or _readable(value, dtype, device, shape))
+        and (inside is None or _readable(inside, torch.bool, device, shape))
+    ):
+        return None
+    if _elsewhere(device):
+        with torch.cuda.device(device):
+            return sweep(operator, plan, sigma, weight, y0, z0, inside, bias)
+    contiguous = torch.contiguous_format
+    y = torch.empty_like(given, memory_format=contiguous) if inputs == n else given.new_empty(shape)
+    z = torch.empty_like(y)
+    if not y.numel():
+        return y, z
+    batch = y.numel() // (n * positions)
     launches = _launches(
         operator,
         plan,
         codes,
         positions,
         _power_of_2(-(-batch // PROGRAMS)),
-        (y0 is not None, z0 is not None, mode, value is not None, inside is not None),
-        "tf32" if given.dtype == torch.float32 and _allows_tf32() else "ieee",
-        given.dtype,
-        given.device,
+        (0 if y0 is None else inputs, bias is not None, z0 is not None, mode, value is not None, inside is not None),
+        _precision(dtype),
+        dtype,
+        device,
     )
     schedule, history = launches.schedule, plan.history
-    y0, z0, point, value, inside = (None if x is None else x.contiguous() for x in (y0, z0, point, value, inside))
-    given = given.contiguous()
-    y, z = torch.empty_like(given), torch.empty_like(given)
     if schedule.zeros:
         y.zero_()
     if history and not plan.transposed:  # it is given, not computed
         for to, source in ((y, y0), (z, z0)):
             part = to[..., :history, :]
             part.zero_() if source is None else part.copy_(source[..., :history, :])
-    pointers = (
-        y,
-        z,
-        y if y0 is None else y0,
-        z if z0 is None else z0,
-        _source_first(operator, weight, plan.transposed, launches.stride),
-        y if point is None else point,
-        y if value is None else value,
-        y if inside is None else inside,
-        *launches.tables,
+    launch = _prepare(
+        sweep_kernel,
+        (-(-batch // launches.samples),),
+        (
+            y,
+            z,
+            y if y0 is None else y0.contiguous(),
+            z if z0 is None else z0.contiguous(),
+            _source_first(operator, weight, plan.transposed, launches.stride),
+            y if bias is None else bias.contiguous(),
+            y if point is None else point.contiguous(),
+            y if value is None else value.contiguous(),
+            y if inside is None else inside.contiguous(),
+            *launches.tables,
+        ),
+        launches.compiled,
+        launches.warps,
     )
-    launch = _launcher(-(-batch // launches.samples), pointers, launches)
     add_product: Any = None
     for step, fresh in zip(schedule.steps, schedule.fresh, strict=True):
         if isinstance(step, Product):
-            add_product = add_product or _product(operator, weight, plan.transposed, given.shape)
+            add_product = add_product or _product(operator, weight, plan.transposed, shape)
             add_product(y, z, step, fresh)
         else:
-            launch(*pointers, positions, history, step.start, step.stop, batch, *launches.constants)
+            launch(positions, history, step.start, step.stop, batch, *launches.constants)
     return y, z
+
+
+def _elsewhere(device: torch.device) -> bool:
+    """Whether kernels would now be launched on another GPU."""
+    return device.type == "cuda" and device.index != torch.cuda.current_device()
 
 
 def _power_of_2(x: int) -> int:
@@ -92,14 +121,33 @@ def _power_of_2(x: int) -> int:
     return 1 << (x - 1).bit_length()
 
 
-def _readable(*tensors: Tensor | None) -> bool:
-    """Whether a kernel may read these: no subclasses or wrappers, no promises of zeros, stored as they are."""
-    for x in tensors:
-        if x is not None and (
-            type(x) not in (Tensor, Parameter) or is_legacy_batchedtensor(x) or x.is_neg() or x._is_zerotensor()
-        ):
-            return False
-    return True
+def _readable(x: Any, dtype: torch.dtype, device: torch.device, shape: tuple[int, ...]) -> bool:
+    """Whether a kernel may read this: no subclass or wrapper, no promise of zeros, stored as it is, and fitting."""
+    return (
+        (type(x) is Tensor or type(x) is Parameter)
+        and x.dtype is dtype
+        and x.shape == shape
+        and x.device == device
+        and not (is_legacy_batchedtensor(x) or x.is_neg() or x._is_zerotensor())
+    )
+
+
+def _prepare(kernel: Any, grid: tuple[int, ...], tensors: tuple[Tensor, ...], compiled: dict, warps: int) -> Any:
+    """The kernel on these tensors, as a function of its numbers.
+
+    The kernel's own launcher looks at each argument again; one that was compiled for the like gets addresses alone.
+    """
+    if not tensors[0].is_cuda:
+        return partial(kernel[grid], *tensors)
+    addresses = [x.data_ptr() for x in tensors]
+    key = (grid, any(address % 16 for address in addresses))
+    if key in compiled:
+        return partial(compiled[key], *addresses)
+
+    def first(*numbers: Any) -> None:
+        compiled[key] = kernel[grid](*tensors, *numbers, num_warps=warps)[(*grid, 1, 1)[:3]]
+
+    return first
 
 
 def _source_first(operator: Operator, weight: Tensor, transposed: bool, stride: int) -> Tensor:
@@ -151,7 +199,7 @@ def _launches(
     codes: bytes | None,
     positions: int,
     samples: int,
-    given: tuple[bool, bool, int, bool, bool],
+    given: tuple[int, bool, bool, int, bool, bool],
     precision: str,
     dtype: torch.dtype,
     device: torch.device,
@@ -175,7 +223,7 @@ def _launches(
     for code in codes:
         used |= 1 << code
     added = any(isinstance(step, Product) for step in schedule.steps)
-    has_y0, has_z0, mode, known, inside = given
+    inputs, has_bias, has_z0, mode, known, inside = given
     # a sum of vectors may as well go along the sources of W, which saves its copy
     stride = schedule.stride if dot or schedule.stride < n else 0
     strides = (stride or n, 1) if stride or plan.transposed else (1, n)
@@ -187,7 +235,8 @@ def _launches(
         schedule.chunked,
         plan.connections.time_block,
         plan.transposed,
-        has_y0,
+        inputs,
+        has_bias,
         added,
         has_z0,
     )
@@ -201,35 +250,38 @@ def _launches(
     return Launches(schedule, stride, tables, constants, rows // span, warps, {})
 
 
-def _launcher(programs: int, pointers: tuple[Tensor, ...], launches: Launches) -> Callable[..., Any]:
-    """The kernel's own launcher looks at each argument again; a kernel that was compiled for the like need not."""
-    y = pointers[0]
-    key = not any(x.data_ptr() % 16 for x in pointers[2:8])  # what was allocated for it is aligned
-    kernel: Any = sweep_kernel[(programs,)]
-    if not y.is_cuda:
-        return kernel
-    if key in launches.compiled:
-        return launches.compiled[key][(programs, 1, 1)]
-
-    def first(*arguments):
-        launches.compiled[key] = kernel(*arguments, num_warps=launches.warps)
-
-    return first
-
-
-def _allows_tf32() -> bool:
+def _precision(dtype: torch.dtype) -> str:
+    """Of products, as Triton names it."""
     backends: Any = torch.backends
-    return backends.cuda.matmul.fp32_precision == "tf32" or backends.fp32_precision == "tf32"
+    asked = dtype == torch.float32 and "tf32" in (backends.cuda.matmul.fp32_precision, backends.fp32_precision)
+    return "tf32" if asked else "ieee"
 
 
-def cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor) -> Tensor | None:
-    """Q by few large products: each window, or each lag, as a whole, and then without what is not read."""
-    if not serves(operator, v, operator.positions(v)) or not _readable(v, z):
+def cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor, weight: Tensor | None = None) -> Tensor | None:
+    """Q by few large products: each window, or each lag, as a whole, and then without what is not read.
+
+    None where v and z are not as they must be, to fit the weight if it is given.
+    """
+    n, axis, like = plan.partition.total, operator.channel_axis, v if weight is None else weight
+    dtype, device = like.dtype, like.device
+    if not serves(operator, v, operator.positions(v)) or v.shape[axis] != n:
+        return None
+    if not _readable(v, dtype, device, v.shape) or not _readable(z, dtype, device, v.shape):
         return None
     if not v.numel():
         return v.new_zeros(operator.weight_shape)
-    unread = _unread(operator, plan, v.device)
-    n = plan.partition.total
+    if _elsewhere(device):
+        with torch.cuda.device(device):
+            return cotangent(operator, plan, v, z, weight)
+    precision = _precision(dtype)
+    unread, compiled = _unread(operator, plan, precision, dtype, device)
+    if isinstance(operator, Dense) and n <= SMALL and v.numel() <= SMALL * n:
+        Q = v.new_empty(operator.weight_shape)
+        tensors = (Q, v.contiguous(), z.contiguous(), unread)
+        _prepare(cotangent_kernel, (-(-n // 32), -(-n // 32)), tensors, compiled, 4)(
+            v.numel() // n, n, _precision(dtype)
+        )
+        return Q
     if isinstance(operator, Conv):
         past = F.pad(z.reshape(-1, *z.shape[-2:]), operator.padding[0]).unfold(2, v.shape[-1], 1)
         taps = past.permute(2, 0, 3, 1).reshape(past.shape[2], -1, n)  # (tap, batch and space, channels)
@@ -258,5 +310,8 @@ def cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor) -> Tensor | 
 
 
 @lru_cache(maxsize=64)
-def _unread(operator: Operator, plan: Plan, device: torch.device) -> Tensor:
-    return ~operator.mask(plan.connections.expand(plan.partition)).to(device)
+def _unread(
+    operator: Operator, plan: Plan, precision: str, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, dict]:
+    """Where W is not read, and the kernels that were compiled for it in this precision."""
+    return ~operator.mask(plan.connections.expand(plan.partition)).to(device), {}

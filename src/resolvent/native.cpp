@@ -587,7 +587,7 @@ Index product(const Index* shape, Index ndim) {
     return total;
 }
 
-// What PyTorch shows of a tensor that is no subclass and no wrapper; or false.
+// What PyTorch shows of a tensor that is no subclass and no wrapper; or false. This is most of what a check costs.
 bool show(PyObject* object, View& x) {
     if ((PyObject*)Py_TYPE(object) != tensor_type && (PyObject*)Py_TYPE(object) != parameter_type) return false;
     return !exchange->view(object, &x) || (PyErr_Clear(), false);
@@ -595,11 +595,13 @@ bool show(PyObject* object, View& x) {
 
 // Whether a tensor is no promise of zeros and not the negative of what is stored, but contiguous entries of this kind and
 // shape on the CPU. None is null and may be read where it is allowed.
-bool readable(PyObject* object, bool optional, int kind, int bits, Index ndim, const Index* shape, void** data) {
+bool readable(PyObject* object, bool optional, int kind, int bits, Index ndim, const Index* shape, void** data,
+              const View* seen = nullptr) {
     *data = nullptr;
     if (object == Py_None) return optional;
     View x;
-    if (!show(object, x) || x.device != CPU || x.kind != kind || x.bits != bits || x.ndim != ndim) return false;
+    if (seen) x = *seen;
+    if ((!seen && !show(object, x)) || x.device != CPU || x.kind != kind || x.bits != bits || x.ndim != ndim) return false;
     const Index size = product(x.shape, ndim);
     Index stride = 1;
     for (Index axis = ndim - 1; axis >= 0; stride *= shape[axis--])
@@ -634,12 +636,8 @@ struct WeightShape {
     }
 };
 
-// A new tensor of this shape, like another, and where it is.
-PyObject* empty(PyObject* like, Index ndim, const Index* shape, void** data) {
-    View x;
-    if (!show(like, x)) return nullptr;
-    bool same = x.ndim == ndim;
-    for (Index axis = 0; same && axis < ndim; axis++) same = x.shape[axis] == shape[axis];
+// A new tensor of this shape, like another or even of the same shape, and where it is.
+PyObject* empty(PyObject* like, bool same, Index ndim, const Index* shape, void** data) {
     PyObject* result;
     if (same) {
         result = PyObject_CallFunctionObjArgs(empty_like, like, nullptr);
@@ -649,6 +647,7 @@ PyObject* empty(PyObject* like, Index ndim, const Index* shape, void** data) {
         result = sizes ? PyObject_CallMethodObjArgs(like, new_empty, sizes, nullptr) : nullptr;
         Py_XDECREF(sizes);
     }
+    View x;
     if (!result || exchange->view(result, &x)) return Py_XDECREF(result), nullptr;
     *data = (char*)x.data + x.offset;
     return result;
@@ -658,23 +657,25 @@ PyObject* nothing() { return PyErr_Occurred() ? nullptr : Py_NewRef(Py_None); }
 
 // ---- Python --------------------------------------------------------------------------------------------------------
 
-template <class Work> bool without_python(Work work) {
+// Does the work without Python's lock, unless it is over sooner than the lock is given away and taken back.
+template <class Work> bool without_python(double multiplications, Work work) {
     bool full = false;
-    Py_BEGIN_ALLOW_THREADS
+    PyThreadState* state = multiplications > 10000 ? PyEval_SaveThread() : nullptr;
     try {
         work();
     } catch (const std::bad_alloc&) {
         full = true;
     }
-    Py_END_ALLOW_THREADS
+    if (state) PyEval_RestoreThread(state);
     if (full) PyErr_NoMemory();
     return !full;
 }
 
-// (program, threads, what σ is, codes, weight, bias, y0, z0, point, value, inside) to (y, z), or to None where a tensor is
-// not as the program needs it. Only y0 may have fewer channels.
+// (program, threads, what σ is, codes, weight, bias, y0, z0, point, value, inside, source) to (y, z) or, with a source, to
+// (y, z, Q), where a dual's z is the v of Q = v source*; or to None where a tensor is not as the program needs it. Only y0
+// may have fewer channels.
 PyObject* call_sweep(PyObject*, PyObject* const* a, Py_ssize_t count) {
-    if (count != 11) return PyErr_Format(PyExc_TypeError, "11 arguments needed, got %zd", count);
+    if (count != 12) return PyErr_Format(PyExc_TypeError, "12 arguments needed, got %zd", count);
     const char* bytes = PyBytes_AsString(a[0]);
     const Index threads = PyLong_AsLongLong(a[1]), sigma = PyLong_AsLongLong(a[2]);
     const char* codes = a[3] == Py_None ? nullptr : PyBytes_AsString(a[3]);
@@ -686,25 +687,36 @@ PyObject* call_sweep(PyObject*, PyObject* const* a, Py_ssize_t count) {
     if (!shaped(f, like, x, shape, &inputs)) return nothing();
     const Index n = x.ndim, batch = product(shape, n) / (f.area ? f.channels * f.area : 1);
     const int bits = x.bits;
-    void *W, *bias, *y0, *z0, *point, *value, *inside, *y, *z;
-    if (!readable(a[4], false, FLOAT, bits, f.weight_axes, WeightShape(f).sizes, &W) ||
-        !readable(a[5], true, FLOAT, bits, 1, &f.channels, &bias) || !readable(a[6], true, FLOAT, bits, n, x.shape, &y0) ||
+    void *W, *bias, *y0, *z0, *point, *value, *inside, *source, *y, *z, *Q = nullptr;
+    const WeightShape weight_shape(f);
+    if (!readable(a[4], false, FLOAT, bits, f.weight_axes, weight_shape.sizes, &W) ||
+        !readable(a[5], true, FLOAT, bits, 1, &f.channels, &bias) || !readable(a[6], true, FLOAT, bits, n, x.shape, &y0, &x) ||
         !readable(a[7], true, FLOAT, bits, n, shape, &z0) ||
         !readable(a[8], sigma < SLOPE, FLOAT, bits, n, shape, &point) ||
-        !readable(a[9], true, FLOAT, bits, n, shape, &value) || !readable(a[10], true, BOOL, 8, n, shape, &inside))
+        !readable(a[9], true, FLOAT, bits, n, shape, &value) || !readable(a[10], true, BOOL, 8, n, shape, &inside) ||
+        !readable(a[11], true, FLOAT, bits, n, shape, &source))
         return nothing();
-    PyObject *first = empty(like, n, shape, &y), *second = first ? empty(like, n, shape, &z) : nullptr;
+    const bool same = inputs == f.channels;
+    PyObject *first = empty(like, same, n, shape, &y), *second = first ? empty(like, same, n, shape, &z) : nullptr;
+    const bool wanted = a[11] != Py_None;
+    PyObject* third = second && wanted ? empty(a[4], true, f.weight_axes, weight_shape.sizes, &Q) : nullptr;
     const auto run = [&](auto zero) {
         using T = decltype(zero);
         sweep<T>(f, (const T*)W,
                  {(T*)y, (T*)z, (T*)y0, (T*)z0, (T*)bias, inputs, Sigma(sigma), (const unsigned char*)codes, (T*)point,
                   (T*)value, (bool*)inside},
                  batch, threads);
+        if (wanted) {
+            Program of_W(bytes);
+            of_W.transposed = 0;
+            cotangent<T>(of_W, (const T*)z, (const T*)source, (T*)Q, batch, threads);
+        }
     };
-    PyObject* both = nullptr;
-    if (second && without_python([&] { bits == 64 ? run(double()) : run(float()); })) both = PyTuple_Pack(2, first, second);
-    Py_XDECREF(first), Py_XDECREF(second);
-    return both;
+    PyObject* done = nullptr;
+    if (second && (third || !wanted) && without_python(double(f.work) * batch, [&] { bits == 64 ? run(double()) : run(float()); })) 
+        done = third ? PyTuple_Pack(3, first, second, third) : PyTuple_Pack(2, first, second);
+    Py_XDECREF(first), Py_XDECREF(second), Py_XDECREF(third);
+    return done;
 }
 
 // (program, threads, weight or None, v, z) to Q, or to None as above.
@@ -722,15 +734,15 @@ PyObject* call_cotangent(PyObject*, PyObject* const* a, Py_ssize_t count) {
     const int bits = x.bits;
     void *W, *v, *z, *Q;
     if (!readable(a[2], true, FLOAT, bits, f.weight_axes, weight_shape.sizes, &W) ||
-        !readable(a[3], false, FLOAT, bits, x.ndim, shape, &v) || !readable(a[4], false, FLOAT, bits, x.ndim, shape, &z))
+        !readable(a[3], false, FLOAT, bits, x.ndim, shape, &v, &x) || !readable(a[4], false, FLOAT, bits, x.ndim, shape, &z))
         return nothing();
-    PyObject* result = empty(W ? a[2] : a[3], f.weight_axes, weight_shape.sizes, &Q);
+    PyObject* result = empty(W ? a[2] : a[3], W, f.weight_axes, weight_shape.sizes, &Q);
     if (!result) return nullptr;
     const auto run = [&](auto zero) {
         using T = decltype(zero);
         cotangent<T>(f, (const T*)v, (const T*)z, (T*)Q, batch, threads);
     };
-    if (without_python([&] { bits == 64 ? run(double()) : run(float()); })) return result;
+    if (without_python(double(f.work) * batch, [&] { bits == 64 ? run(double()) : run(float()); })) return result;
     Py_DECREF(result);
     return nullptr;
 }
