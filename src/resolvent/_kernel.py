@@ -145,10 +145,10 @@ def _column(weight, edge, column, channel, begin, end, origin, SOURCE, TO, TRANS
 def sweep_kernel(
     y,
     z,
-    y0,
-    z0,
     weight,
     bias,
+    y0,
+    z0,
     point,
     value,
     inside,
@@ -208,16 +208,29 @@ def sweep_kernel(
         mask = here[:, None] & (column < end)[None, :]
         place = sample * (times * n) + t * ROW
         at = place[:, None] + column[None, :] * COLUMN
+        # what comes from far is on its way while the stage pulls, and used after it
         total = tl.zeros((ROWS, N_TILE), tl.float32)
+        y_shift = total
+        y_added = total
+        z_shift = total
+        at_point = total
+        at_value = total
+        kept = mask
         if INPUTS:  # the first channels, which y0 has
             given = sample * (times * INPUTS) + t * (ROW if CONV else INPUTS)
             has = here[:, None] & (column < tl.minimum(end, INPUTS))[None, :]
-            total += tl.load(y0 + given[:, None] + column[None, :] * COLUMN, has, 0).to(tl.float32)
-        if HAS_BIAS:
-            total += tl.load(bias + column, column < end, 0).to(tl.float32)[None, :]
+            y_shift = tl.load(y0 + given[:, None] + column[None, :] * COLUMN, has, 0)
         if ADDED:  # by products, unless the stage says no
             added = end * tl.load(stage + 12)
-            total += tl.load(y + at, here[:, None] & (column < added)[None, :], 0).to(tl.float32)
+            y_added = tl.load(y + at, here[:, None] & (column < added)[None, :], 0)
+        if HAS_Z0:
+            z_shift = tl.load(z0 + at, mask, 0)
+        if SIGMA == 2 or SIGMA == 3:
+            at_point = tl.load(point + at, mask, 0)
+        if KNOWN:
+            at_value = tl.load(value + at, mask, 0)
+        if INSIDE:
+            kept = tl.load(inside + at, mask, 0) != 0
         parts = tl.zeros((1 if DOT else K_TILE, N_TILE), tl.float32)  # of the sum over sources, for one row
         for source in range(next_source - 1, tl.load(stage + 11)):  # the first one came with the stage
             if source >= next_source:
@@ -250,18 +263,12 @@ def sweep_kernel(
                     parts += x.to(tl.float32)[:, None] * W.to(tl.float32)
         if not DOT:
             total += tl.sum(parts, 0)[None, :]
-        at_point = total
-        at_value = total
-        shifted = tl.zeros((ROWS, N_TILE), tl.float32)
-        kept = mask
-        if SIGMA == 2 or SIGMA == 3:
-            at_point = tl.load(point + at, mask, 0).to(tl.float32)
-        if KNOWN:
-            at_value = tl.load(value + at, mask, 0).to(tl.float32)
-        if HAS_Z0:
-            shifted = tl.load(z0 + at, mask, 0).to(tl.float32)
-        if INSIDE:
-            kept = tl.load(inside + at, mask, 0) != 0
+        if HAS_BIAS:
+            total += tl.load(bias + column, column < end, 0).to(tl.float32)[None, :]
+        total += y_shift.to(tl.float32) + y_added.to(tl.float32)
+        at_point = at_point.to(tl.float32)
+        at_value = at_value.to(tl.float32)
+        z_shift = z_shift.to(tl.float32)
         if GROUPED:
             if tl.load(stage + 6) != 0:
                 if TRANSPOSED:
@@ -279,12 +286,12 @@ def sweep_kernel(
                     c += direction
                     W_next = _column(weight, edge, column, c, begin, end, origin, SOURCE, TO, TRANSPOSED)
                     edge = tl.load(ends + c + direction)
-                    new = _z(total, at_point, at_value, shifted, kept, code, SIGMA, CODES, KNOWN, dtype)
+                    new = _z(total, at_point, at_value, z_shift, kept, code, SIGMA, CODES, KNOWN, dtype)
                     one = tl.sum(tl.where(this, new.to(tl.float32), 0), 1)[:, None]
                     # an infinite z leaves alone what it does not feed
                     total += tl.where((W_column != 0)[None, :], one * W_column[None, :], 0)
         tl.store(y + at, total.to(dtype), mask)
-        tl.store(z + at, _z(total, at_point, at_value, shifted, kept, code, SIGMA, CODES, KNOWN, dtype), mask)
+        tl.store(z + at, _z(total, at_point, at_value, z_shift, kept, code, SIGMA, CODES, KNOWN, dtype), mask)
         tl.debug_barrier()
 
 

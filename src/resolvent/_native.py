@@ -75,6 +75,16 @@ def cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor, weight: Tens
     return done
 
 
+def addresses(operator: Operator, plan: Plan, tensors: tuple[Tensor | None, ...]) -> tuple[int, ...] | None:
+    """Of weight, bias, y0, z0, point, value and inside, 0 for None; or None where one is not as a kernel needs it.
+
+    Before them: how many samples there are, how many channels y0 has, and whether an address is not aligned.
+    """
+    like: Any = tensors[3] if tensors[2] is None else tensors[2]
+    program = _program_for(operator, plan, like)
+    return None if program is None else extension.addresses(program, *tensors)
+
+
 def _may_be_copied(tensors: tuple) -> bool:
     return all(x is None or (type(x) in PLAIN and x.layout is torch.strided) for x in tensors)
 

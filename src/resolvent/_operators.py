@@ -340,15 +340,15 @@ def _merge(x: Tensor, axis: int) -> Tensor:
 
 
 def _fold(x: Tensor, channels: int) -> Tensor:
-    """The sum of windows (..., step, window * channels) that lie a step apart, as (..., time, channels)."""
-    windows = x.view(*x.shape[:-1], x.shape[-1] // channels, channels)
-    steps, length = windows.shape[-3:-1]
-    if steps == 1:
-        return windows.squeeze(-3)
-    total = x.new_zeros(*x.shape[:-2], steps + length - 1, channels)
-    for step in range(steps):
-        _narrow(total, -2, range(step, step + length)).add_(windows.select(-3, step))
-    return total
+    """The sum of windows (..., step, window * channels) that lie a step apart, as (..., time, channels).
+
+    With as many zeros behind each window as there are steps, rows that are one entry shorter begin one step later each.
+    """
+    *batch, steps, entries = x.shape
+    length = entries // channels
+    rows = _merge(F.pad(x.view(*batch, steps, length, channels), (0, 0, 0, steps)), -3)
+    rows = _narrow(rows, -2, range(steps * (length + steps - 1)))
+    return rows.reshape(*batch, steps, length + steps - 1, channels).sum(-3)
 
 
 def _shift(part: range, by: int) -> range:

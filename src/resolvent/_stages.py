@@ -21,7 +21,7 @@ TILE = 64  # channels of a stage
 
 def _window(partition: Partition, half: bool = False) -> int:
     """How many channels one launch solves: few where blocks are narrow, many where products are cheap."""
-    return 1024 if half else 128 if 1 < max(partition.sizes) <= 2 * NARROW else 256
+    return 512 if half else 128 if 1 < max(partition.sizes) <= 2 * NARROW else 256
 
 
 class Stage(NamedTuple):
@@ -63,7 +63,7 @@ def schedule_of(plan: Plan, codes: bytes, half: bool = False, taps: int = 0, spa
     pulled = [lag for lag in lags if lag not in long or lag in near]
     block_at = {channel: i for i, block in enumerate(blocks) for channel in (block.start, block.stop - 1)}
     ends = {max(blocks[i].stop for i in members) for _, members in groupby(range(len(blocks)), window_of.__getitem__)}
-    even = not (plan.transposed or taps) and ends == set(range(min(ends), plan.partition.total + 1, min(ends)))
+    even = not (plan.transposed or taps or half) and ends == set(range(min(ends), plan.partition.total + 1, min(ends)))
     stride = min(ends) if even else plan.partition.total
 
     @cache

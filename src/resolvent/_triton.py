@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._C import _get_fp32_precision_getter
 from torch._C._functorch import is_legacy_batchedtensor
-from torch.nn import Parameter
 
+from . import _native
 from ._activation import FUNCTION, SLOPE_AT, Sigma, for_kernels
 from ._kernel import cotangent_kernel, sweep_kernel
 from ._operators import Conv, Dense, Lagged, Operator, Product
@@ -41,30 +42,28 @@ def sweep(
     """(y, z), or None where a tensor is not as it must be."""
     mode, codes, point, value = for_kernels(sigma)
     given: Any = z0 if y0 is None else y0
-    n, axis, positions = plan.partition.total, operator.channel_axis, operator.positions(given)
+    positions = operator.positions(given)
     if not serves(operator, weight, positions) or (codes is None and mode in (FUNCTION, SLOPE_AT)):
         return None
-    inputs, dtype, device = given.shape[axis], weight.dtype, weight.device
-    shape = given.shape if inputs == n else operator.full_shape(given)
-    if not (
-        _readable(weight, dtype, device, operator.weight_shape)
-        and _readable(given, dtype, device, given.shape)
-        and (bias is None or _readable(bias, dtype, device, (n,)))
-        and (z0 is None or z0 is given or _readable(z0, dtype, device, shape))
-        and (point is None or _readable(point, dtype, device, shape))
-        and (value is None or _readable(value, dtype, device, shape))
-        and (inside is None or _readable(inside, torch.bool, device, shape))
-    ):
-        return None
-    if _elsewhere(device):
-        with torch.cuda.device(device):
+    tensors = (weight, bias, y0, z0, point, value, inside)
+    facts = _native.addresses(operator, plan, tensors)
+    if facts is None:
+        tensors = _contiguous(operator, tensors)
+        if tensors is None:
+            return None
+        weight, bias, y0, z0, point, value, inside = tensors
+        facts = _addresses(operator, tensors)
+    if _elsewhere(weight):
+        with torch.cuda.device(weight.device):
             return sweep(operator, plan, sigma, weight, y0, z0, inside, bias)
-    contiguous = torch.contiguous_format
-    y = torch.empty_like(given, memory_format=contiguous) if inputs == n else given.new_empty(shape)
+    batch, inputs, unaligned, _, *addresses = facts
+    if inputs == plan.partition.total:
+        y = torch.empty_like(given, memory_format=torch.contiguous_format)
+    else:
+        y = weight.new_empty(operator.full_shape(given))
     z = torch.empty_like(y)
     if not y.numel():
         return y, z
-    batch = y.numel() // (n * positions)
     launches = _launches(
         operator,
         plan,
@@ -72,9 +71,9 @@ def sweep(
         positions,
         _power_of_2(-(-batch // PROGRAMS)),
         (0 if y0 is None else inputs, bias is not None, z0 is not None, mode, value is not None, inside is not None),
-        _precision(dtype),
-        dtype,
-        device,
+        _precision(weight),
+        weight.dtype,
+        weight.device,
     )
     schedule, history = launches.schedule, plan.history
     if schedule.zeros:
@@ -83,37 +82,57 @@ def sweep(
         for to, source in ((y, y0), (z, z0)):
             part = to[..., :history, :]
             part.zero_() if source is None else part.copy_(source[..., :history, :])
+    W = _source_first(operator, weight, plan.transposed, launches.stride)
     launch = _prepare(
         sweep_kernel,
         (-(-batch // launches.samples),),
-        (
-            y,
-            z,
-            y if y0 is None else y0.contiguous(),
-            z if z0 is None else z0.contiguous(),
-            _source_first(operator, weight, plan.transposed, launches.stride),
-            y if bias is None else bias.contiguous(),
-            y if point is None else point.contiguous(),
-            y if value is None else value.contiguous(),
-            y if inside is None else inside.contiguous(),
-            *launches.tables,
-        ),
-        launches.compiled,
         launches.warps,
+        (y, z, W, bias, y0, z0, point, value, inside),
+        None if unaligned else (y.data_ptr(), z.data_ptr(), W.data_ptr(), *addresses),
+        launches.tables,
+        launches.compiled,
     )
     add_product: Any = None
     for step, fresh in zip(schedule.steps, schedule.fresh, strict=True):
         if isinstance(step, Product):
-            add_product = add_product or _product(operator, weight, plan.transposed, shape)
+            add_product = add_product or _product(operator, weight, plan.transposed, y.shape)
             add_product(y, z, step, fresh)
         else:
             launch(positions, history, step.start, step.stop, batch, *launches.constants)
     return y, z
 
 
-def _elsewhere(device: torch.device) -> bool:
+def _contiguous(operator: Operator, tensors: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """The tensors as a kernel may read them, or None if one is a wrapper or does not fit the others."""
+    _, _, y0, z0, *_ = tensors
+    given = z0 if y0 is None else y0
+    full = operator.full_shape(given)
+    if given.shape[operator.channel_axis] > full[operator.channel_axis]:
+        return None
+    shapes = (operator.weight_shape, full[operator.channel_axis :][:1], given.shape, full, full, full, full)
+    for i, (x, shape) in enumerate(zip(tensors, shapes, strict=True)):
+        if x is not None and not (
+            type(x) in _native.PLAIN
+            and x.dtype == (torch.bool if i == len(tensors) - 1 else given.dtype)
+            and x.device == given.device
+            and x.shape == shape
+            and not (is_legacy_batchedtensor(x) or x.is_neg() or x._is_zerotensor())
+        ):
+            return None
+    return tuple(None if x is None else x.contiguous() for x in tensors)
+
+
+def _addresses(operator: Operator, tensors: tuple[Any, ...]) -> tuple[int, ...]:
+    """What the extension's function of this name gives, where there is none."""
+    _, _, y0, z0, *_ = tensors
+    given, addresses = z0 if y0 is None else y0, [0 if x is None else x.data_ptr() for x in tensors]
+    samples = given.shape[: given.ndim - operator.event_ndim].numel()
+    return samples, given.shape[operator.channel_axis], any(a % 16 for a in addresses), *addresses
+
+
+def _elsewhere(x: Tensor) -> bool:
     """Whether kernels would now be launched on another GPU."""
-    return device.type == "cuda" and device.index != torch.cuda.current_device()
+    return x.is_cuda and x.get_device() != torch._C._cuda_getDevice()
 
 
 def _power_of_2(x: int) -> int:
@@ -121,31 +140,31 @@ def _power_of_2(x: int) -> int:
     return 1 << (x - 1).bit_length()
 
 
-def _readable(x: Any, dtype: torch.dtype, device: torch.device, shape: tuple[int, ...]) -> bool:
-    """Whether a kernel may read this: no subclass or wrapper, no promise of zeros, stored as it is, and fitting."""
-    return (
-        (type(x) is Tensor or type(x) is Parameter)
-        and x.dtype is dtype
-        and x.shape == shape
-        and x.device == device
-        and not (is_legacy_batchedtensor(x) or x.is_neg() or x._is_zerotensor())
-    )
-
-
-def _prepare(kernel: Any, grid: tuple[int, ...], tensors: tuple[Tensor, ...], compiled: dict, warps: int) -> Any:
+def _prepare(
+    kernel: Any,
+    grid: tuple[int, ...],
+    warps: int,
+    tensors: tuple[Tensor | None, ...],
+    addresses: tuple[int, ...] | None,
+    tables: tuple[Tensor, ...],
+    compiled: dict,
+) -> Callable[..., None]:
     """The kernel on these tensors, as a function of its numbers.
 
-    The kernel's own launcher looks at each argument again; one that was compiled for the like gets addresses alone.
+    Its own launcher looks at each argument; what that has compiled for aligned tensors needs nothing but addresses.
     """
-    if not tensors[0].is_cuda:
-        return partial(kernel[grid], *tensors)
-    addresses = [x.data_ptr() for x in tensors]
-    key = (grid, any(address % 16 for address in addresses))
-    if key in compiled:
-        return partial(compiled[key], *addresses)
+    run = compiled.get(grid)
+    if run is not None and addresses is not None:
+        return partial(run, *addresses, *compiled["tables"])
 
     def first(*numbers: Any) -> None:
-        compiled[key] = kernel[grid](*tensors, *numbers, num_warps=warps)[(*grid, 1, 1)[:3]]
+        given = (tensors[0] if x is None else x for x in tensors)
+        # 16-bit products are over so soon that more loads must be on their way
+        stages = 4 if tensors[0].element_size() == 2 else 3
+        made = kernel[grid](*given, *tables, *numbers, num_warps=warps, num_stages=stages)
+        if made is not None and addresses is not None:  # it is None where the kernel is interpreted
+            compiled[grid] = made[(*grid, 1, 1)[:3]]
+            compiled["tables"] = tuple(table.data_ptr() for table in tables)
 
     return first
 
@@ -224,8 +243,8 @@ def _launches(
         used |= 1 << code
     added = any(isinstance(step, Product) for step in schedule.steps)
     inputs, has_bias, has_z0, mode, known, inside = given
-    # a sum of vectors may as well go along the sources of W, which saves its copy
-    stride = schedule.stride if dot or schedule.stride < n else 0
+    # a sum of vectors may as well go along the sources of W, and so may matrix instructions, which saves its copy
+    stride = schedule.stride if (dot and not half) or schedule.stride < n else 0
     strides = (stride or n, 1) if stride or plan.transposed else (1, n)
     constants = (
         n,
@@ -250,10 +269,11 @@ def _launches(
     return Launches(schedule, stride, tables, constants, rows // span, warps, {})
 
 
-def _precision(dtype: torch.dtype) -> str:
+def _precision(x: Tensor) -> str:
     """Of products, as Triton names it."""
-    backends: Any = torch.backends
-    asked = dtype == torch.float32 and "tf32" in (backends.cuda.matmul.fp32_precision, backends.fp32_precision)
+    if x.dtype != torch.float32:
+        return "ieee"
+    asked = "tf32" in (_get_fp32_precision_getter("cuda", "matmul"), _get_fp32_precision_getter("generic", "all"))
     return "tf32" if asked else "ieee"
 
 
@@ -262,25 +282,31 @@ def cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor, weight: Tens
 
     None where v and z are not as they must be, to fit the weight if it is given.
     """
-    n, axis, like = plan.partition.total, operator.channel_axis, v if weight is None else weight
-    dtype, device = like.dtype, like.device
-    if not serves(operator, v, operator.positions(v)) or v.shape[axis] != n:
+    n = plan.partition.total
+    if not serves(operator, v, operator.positions(v)):
         return None
-    if not _readable(v, dtype, device, v.shape) or not _readable(z, dtype, device, v.shape):
+    tensors: Any = (weight, None, v, z, None, None, None)
+    facts = _native.addresses(operator, plan, tensors)
+    if facts is None:
+        tensors = _contiguous(operator, tensors)
+        if tensors is None:
+            return None
+        _, _, v, z, *_ = tensors
+        facts = _addresses(operator, tensors)
+    if _elsewhere(v):
+        with torch.cuda.device(v.device):
+            return cotangent(operator, plan, v, z, weight)
+    batch, channels, unaligned, _, _, *addresses = facts
+    if channels != n:
         return None
     if not v.numel():
         return v.new_zeros(operator.weight_shape)
-    if _elsewhere(device):
-        with torch.cuda.device(device):
-            return cotangent(operator, plan, v, z, weight)
-    precision = _precision(dtype)
-    unread, compiled = _unread(operator, plan, precision, dtype, device)
-    if isinstance(operator, Dense) and n <= SMALL and v.numel() <= SMALL * n:
-        Q = v.new_empty(operator.weight_shape)
-        tensors = (Q, v.contiguous(), z.contiguous(), unread)
-        _prepare(cotangent_kernel, (-(-n // 32), -(-n // 32)), tensors, compiled, 4)(
-            v.numel() // n, n, _precision(dtype)
-        )
+    precision = _precision(v)
+    unread, compiled = _unread(operator, plan, precision, v.dtype, v.device)
+    if isinstance(operator, Dense) and n <= SMALL and batch <= SMALL:
+        Q, tiles = v.new_empty(operator.weight_shape), -(-n // 32)
+        known = None if unaligned else (Q.data_ptr(), *addresses[:2])
+        _prepare(cotangent_kernel, (tiles, tiles), 4, (Q, v, z), known, (unread,), compiled)(batch, n, precision)
         return Q
     if isinstance(operator, Conv):
         past = F.pad(z.reshape(-1, *z.shape[-2:]), operator.padding[0]).unfold(2, v.shape[-1], 1)

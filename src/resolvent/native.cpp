@@ -593,15 +593,24 @@ bool show(PyObject* object, View& x) {
     return !exchange->view(object, &x) || (PyErr_Clear(), false);
 }
 
+// Where entries are and what they are.
+struct Kind {
+    int device, device_index, kind, bits;
+    bool operator==(const Kind& k) const {
+        return device == k.device && device_index == k.device_index && kind == k.kind && bits == k.bits;
+    }
+};
+Kind kind_of(const View& x) { return {x.device, x.device_index, x.kind, x.bits}; }
+
 // Whether a tensor is no promise of zeros and not the negative of what is stored, but contiguous entries of this kind and
-// shape on the CPU. None is null and may be read where it is allowed.
-bool readable(PyObject* object, bool optional, int kind, int bits, Index ndim, const Index* shape, void** data,
+// shape. None is null and may be read where it is allowed.
+bool readable(PyObject* object, bool optional, Kind kind, Index ndim, const Index* shape, void** data,
               const View* seen = nullptr) {
     *data = nullptr;
     if (object == Py_None) return optional;
     View x;
     if (seen) x = *seen;
-    if ((!seen && !show(object, x)) || x.device != CPU || x.kind != kind || x.bits != bits || x.ndim != ndim) return false;
+    if ((!seen && !show(object, x)) || !(kind_of(x) == kind) || x.ndim != ndim) return false;
     const Index size = product(x.shape, ndim);
     Index stride = 1;
     for (Index axis = ndim - 1; axis >= 0; stride *= shape[axis--])
@@ -625,7 +634,7 @@ bool shaped(const Program& f, PyObject* object, View& x, Index* shape, Index* gi
     if (!f.conv && event == 2 && shape[channel - 1] != f.times) return false;
     *given = shape[channel];
     shape[channel] = f.channels;
-    return *given <= f.channels && (x.bits == 64 || x.bits == 32);
+    return *given <= f.channels;
 }
 
 struct WeightShape {
@@ -687,14 +696,14 @@ PyObject* call_sweep(PyObject*, PyObject* const* a, Py_ssize_t count) {
     if (!shaped(f, like, x, shape, &inputs)) return nothing();
     const Index n = x.ndim, batch = product(shape, n) / (f.area ? f.channels * f.area : 1);
     const int bits = x.bits;
+    const Kind floats = {CPU, 0, FLOAT, bits}, flags = {CPU, 0, BOOL, 8};
     void *W, *bias, *y0, *z0, *point, *value, *inside, *source, *y, *z, *Q = nullptr;
     const WeightShape weight_shape(f);
-    if (!readable(a[4], false, FLOAT, bits, f.weight_axes, weight_shape.sizes, &W) ||
-        !readable(a[5], true, FLOAT, bits, 1, &f.channels, &bias) || !readable(a[6], true, FLOAT, bits, n, x.shape, &y0, &x) ||
-        !readable(a[7], true, FLOAT, bits, n, shape, &z0) ||
-        !readable(a[8], sigma < SLOPE, FLOAT, bits, n, shape, &point) ||
-        !readable(a[9], true, FLOAT, bits, n, shape, &value) || !readable(a[10], true, BOOL, 8, n, shape, &inside) ||
-        !readable(a[11], true, FLOAT, bits, n, shape, &source))
+    if ((bits != 64 && bits != 32) || !readable(a[4], false, floats, f.weight_axes, weight_shape.sizes, &W) ||
+        !readable(a[5], true, floats, 1, &f.channels, &bias) || !readable(a[6], true, floats, n, x.shape, &y0, &x) ||
+        !readable(a[7], true, floats, n, shape, &z0) || !readable(a[8], sigma < SLOPE, floats, n, shape, &point) ||
+        !readable(a[9], true, floats, n, shape, &value) || !readable(a[10], true, flags, n, shape, &inside) ||
+        !readable(a[11], true, floats, n, shape, &source))
         return nothing();
     const bool same = inputs == f.channels;
     PyObject *first = empty(like, same, n, shape, &y), *second = first ? empty(like, same, n, shape, &z) : nullptr;
@@ -732,9 +741,10 @@ PyObject* call_cotangent(PyObject*, PyObject* const* a, Py_ssize_t count) {
     if (!shaped(f, a[3], x, shape, &given) || given != f.channels) return nothing();
     const Index batch = product(shape, x.ndim) / (f.area ? f.channels * f.area : 1);
     const int bits = x.bits;
+    const Kind floats = {CPU, 0, FLOAT, bits};
     void *W, *v, *z, *Q;
-    if (!readable(a[2], true, FLOAT, bits, f.weight_axes, weight_shape.sizes, &W) ||
-        !readable(a[3], false, FLOAT, bits, x.ndim, shape, &v, &x) || !readable(a[4], false, FLOAT, bits, x.ndim, shape, &z))
+    if ((bits != 64 && bits != 32) || !readable(a[2], true, floats, f.weight_axes, weight_shape.sizes, &W) ||
+        !readable(a[3], false, floats, x.ndim, shape, &v, &x) || !readable(a[4], false, floats, x.ndim, shape, &z))
         return nothing();
     PyObject* result = empty(W ? a[2] : a[3], W, f.weight_axes, weight_shape.sizes, &Q);
     if (!result) return nullptr;
@@ -747,7 +757,38 @@ PyObject* call_cotangent(PyObject*, PyObject* const* a, Py_ssize_t count) {
     return nullptr;
 }
 
+// (program, weight or None, bias, y0, z0, point, value, inside) to (samples, channels of y0 or else z0, whether an address is
+// no multiple of 16, the addresses, 0 for None), for kernels of other devices; or to None as above.
+PyObject* call_addresses(PyObject*, PyObject* const* a, Py_ssize_t count) {
+    if (count != 8) return PyErr_Format(PyExc_TypeError, "8 arguments needed, got %zd", count);
+    const char* bytes = PyBytes_AsString(a[0]);
+    if (!bytes) return nullptr;
+    const Program f(bytes);
+    PyObject* like = a[3] == Py_None ? a[4] : a[3];
+    View x;
+    Index shape[16], inputs;
+    if (!shaped(f, like, x, shape, &inputs)) return nothing();
+    const Index n = x.ndim, batch = product(shape, n) / (f.area ? f.channels * f.area : 1);
+    const Kind floats = kind_of(x), flags = {x.device, x.device_index, BOOL, 8};
+    void* data[7];
+    if (!readable(a[1], true, floats, f.weight_axes, WeightShape(f).sizes, data) ||
+        !readable(a[2], true, floats, 1, &f.channels, data + 1) || !readable(a[3], true, floats, n, x.shape, data + 2, &x) ||
+        !readable(a[4], true, floats, n, shape, data + 3) || !readable(a[5], true, floats, n, shape, data + 4) ||
+        !readable(a[6], true, floats, n, shape, data + 5) || !readable(a[7], true, flags, n, shape, data + 6))
+        return nothing();
+    uintptr_t all = 0;
+    for (void* p : data) all |= uintptr_t(p);
+    PyObject* facts = PyTuple_New(10);
+    if (!facts) return nullptr;
+    PyTuple_SetItem(facts, 0, PyLong_FromLongLong(batch));
+    PyTuple_SetItem(facts, 1, PyLong_FromLongLong(inputs));
+    PyTuple_SetItem(facts, 2, PyBool_FromLong(all % 16));
+    for (int i = 0; i < 7; i++) PyTuple_SetItem(facts, 3 + i, PyLong_FromVoidPtr(data[i]));
+    return PyErr_Occurred() ? (Py_DECREF(facts), nullptr) : facts;
+}
+
 PyMethodDef methods[] = {
+    {"addresses", (PyCFunction)(void (*)())call_addresses, METH_FASTCALL, nullptr},
     {"sweep", (PyCFunction)(void (*)())call_sweep, METH_FASTCALL, nullptr},
     {"cotangent", (PyCFunction)(void (*)())call_cotangent, METH_FASTCALL, nullptr},
     {nullptr, nullptr, 0, nullptr},
