@@ -322,9 +322,24 @@ class TestTriton:
         self.check(machine)
         assert len(_stages.schedule_of(machine._plan_at(1, 0), machine.activation.codes).stages) == 2 + 1 + 3
 
-    @pytest.mark.parametrize("sizes", [(3, 1, 2, 9), (16, 32, 16)])
+    @pytest.mark.parametrize("sizes", [(3, 1, 2, 9), (16, 32, 16), (32, 32, 32)])
     def test_tiles_of_many_samples(self, sizes):
+        """Of which the last machine fills all of its tiles."""
         self.check(rv.DenseMachine(sizes, "tanh"), batch=270)
+
+    def test_without_the_extension_that_checks_tensors(self, monkeypatch):
+        monkeypatch.setattr(_native, "extension", None)
+        self.check(rv.DenseMachine((5, 9), "tanh"))
+        machine = rv.DenseMachine((2, 1), bias=False, device=DEVICE).requires_grad_(False)
+        x = torch.randn(3, 4, device=DEVICE)
+        arguments = (machine.operator, machine._plan_at(1, 0), machine.activation, machine.weight)
+        self.same(*arguments, x.mT[:, :3], None, None)  # neither contiguous nor aligned
+        for y0, z0 in ((x, None), (x[:, :3].double(), None), (x[:, :3], x[:, :2]), (x[:, :3], x[:, :3].int())):
+            assert _triton.sweep(*arguments, y0, z0, None) is None
+
+    def test_samples_whose_places_need_64_bits(self, monkeypatch):
+        monkeypatch.setattr(_triton, "VAST", 1)
+        self.check(rv.RecurrentMachine((2, 3), "tanh", lags=2), 3, batch=270)
 
     @pytest.mark.parametrize("case", ["dense", "conv", "recurrent"])
     @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

@@ -183,14 +183,27 @@ def sweep_kernel(
     ROWS: tl.constexpr,
     N_TILE: tl.constexpr,
     K_TILE: tl.constexpr,
+    EVEN: tl.constexpr,
+    VAST: tl.constexpr,
     GROUPED: tl.constexpr,
     DOT: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     dtype: tl.constexpr = y.dtype.element_ty
     row = tl.arange(0, ROWS)
-    sample = tl.program_id(0).to(tl.int64) * (ROWS // TIMES) + row // TIMES
-    mine = (sample < batch) & (row < ROWS // TIMES * TIMES)
+    sample = row // TIMES  # of this program, so that places in memory are small numbers, unless a sample is vast
+    if VAST:
+        sample = sample.to(tl.int64)
+    begins = tl.program_id(0).to(tl.int64) * (ROWS // TIMES)
+    mine = (begins + sample < batch) & (row < ROWS // TIMES * TIMES)
+    y0 += begins * times * INPUTS
+    begins *= times * n
+    y += begins
+    z += begins
+    z0 += begins
+    point += begins
+    value += begins
+    inside += begins
     for index in range(first, last):
         stage = stages + index * FIELDS
         t = tl.load(stage) + row % TIMES
@@ -249,12 +262,16 @@ def sweep_kernel(
                         from_step = bound
             reached = here & (t - shift >= from_step) & (t - shift < to_step)
             past = place - shift * ROW
+            matrix = weight + lag.to(tl.int64) * (n * n)
             for k in range(k_begin * UNIT, k_end * UNIT, K_TILE):
                 inner = k + tl.arange(0, K_TILE)
-                read = (inner < k_end * UNIT)[:, None] & (column < end)[None, :]
-                W = tl.load(weight + lag * (n * n) + inner[:, None] * SOURCE + (column - origin)[None, :] * TO, read, 0)
+                W_tile = matrix + inner[:, None] * SOURCE + (column - origin)[None, :] * TO
+                if EVEN:  # tiles fit exactly
+                    W = tl.load(W_tile)
+                else:
+                    W = tl.load(W_tile, (inner < k_end * UNIT)[:, None] & (column < end)[None, :], 0)
                 if DOT:
-                    seen = reached[:, None] & (inner < k_end * UNIT)[None, :]
+                    seen = reached[:, None] if EVEN else reached[:, None] & (inner < k_end * UNIT)[None, :]
                     x = tl.load(z + past[:, None] + inner[None, :] * COLUMN, seen, 0)
                     total += tl.dot(x, W, input_precision=PRECISION)
                 else:

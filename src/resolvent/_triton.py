@@ -19,6 +19,7 @@ from ._stages import Schedule, cover, schedule_of
 
 PROGRAMS = 132  # as many as a large GPU runs at a time
 SMALL = 256  # channels and samples up to which Q is one launch
+VAST = 2**31  # entries of a program's samples from which their places need 64 bits
 POSITIONS = 64  # of a convolution that one program takes; in larger spaces the library's convolutions are as fast
 
 
@@ -86,7 +87,6 @@ def sweep(
     launch = _prepare(
         sweep_kernel,
         (-(-batch // launches.samples),),
-        launches.warps,
         (y, z, W, bias, y0, z0, point, value, inside),
         None if unaligned else (y.data_ptr(), z.data_ptr(), W.data_ptr(), *addresses),
         launches.tables,
@@ -143,7 +143,6 @@ def _power_of_2(x: int) -> int:
 def _prepare(
     kernel: Any,
     grid: tuple[int, ...],
-    warps: int,
     tensors: tuple[Tensor | None, ...],
     addresses: tuple[int, ...] | None,
     tables: tuple[Tensor, ...],
@@ -158,10 +157,10 @@ def _prepare(
         return partial(run, *addresses, *compiled["tables"])
 
     def first(*numbers: Any) -> None:
-        given = (tensors[0] if x is None else x for x in tensors)
-        # 16-bit products are over so soon that more loads must be on their way
-        stages = 4 if tensors[0].element_size() == 2 else 3
-        made = kernel[grid](*given, *tables, *numbers, num_warps=warps, num_stages=stages)
+        out: Any = tensors[0]
+        given = (out if x is None else x for x in tensors)
+        stages = 4 if out.element_size() == 2 else 3  # loads on their way; 16-bit products are over sooner
+        made = kernel[grid](*given, *tables, *numbers, num_warps=4, num_stages=stages)
         if made is not None and addresses is not None:  # it is None where the kernel is interpreted
             compiled[grid] = made[(*grid, 1, 1)[:3]]
             compiled["tables"] = tuple(table.data_ptr() for table in tables)
@@ -207,7 +206,6 @@ class Launches(NamedTuple):
     tables: tuple[Tensor, ...]
     constants: tuple  # at compile time
     samples: int  # of one program
-    warps: int
     compiled: dict[Any, Any]  # the kernels for these constants, by what else they depend on
 
 
@@ -232,8 +230,7 @@ def _launches(
     else:
         schedule, layout = schedule_of(plan, codes, half), (n, 1, False, 0)
     span, width = schedule.times, max(16, _power_of_2(schedule.width))
-    wide = dtype == torch.float32 and width > 16
-    rows = _power_of_2(span * min(samples, max(1, (32 if wide else 16) // span)))
+    rows = _power_of_2(span * min(samples, max(1, 16 // span)))
     dot = rows > 2 or span > 1  # one or two samples are cheaper, one by one, as sums of vectors than as tiles of 16
     rows = max(rows, 16) if dot else 1
     depth = 32 if dot and dtype == torch.float32 else 64 if dot else 8192 // (rows * width)
@@ -259,14 +256,16 @@ def _launches(
         added,
         has_z0,
     )
-    constants += (mode, used, known, inside, span, rows, width, depth, schedule.grouped, dot, precision)
+    unit, vast = schedule.unit, rows * positions * n >= VAST
+    even = all((s[3] - s[2]) * unit == width for s in schedule.stages)
+    even = even and not any((stop - start) * unit % depth for _, start, stop in schedule.sources)
+    constants += (mode, used, known, inside, span, rows, width, depth, even, vast, schedule.grouped, dot, precision)
     # where each channel's block ends or, for the dual, begins, behind a border of four
     edges = [b.start if plan.transposed else b.stop for b in plan.partition.blocks for _ in range(b.start, b.stop)]
     tables = (schedule.stages, schedule.sources, [0, 0, 0, 0, *edges, n + 1, n + 1])
     stages, sources, ends = (torch.tensor(table, dtype=torch.int32, device=device) for table in tables)
     tables = (stages, sources, ends[4:])  # still aligned
-    warps = 8 if schedule.grouped or (wide and dot and not isinstance(operator, Conv)) else 4
-    return Launches(schedule, stride, tables, constants, rows // span, warps, {})
+    return Launches(schedule, stride, tables, constants, rows // span, {})
 
 
 def _precision(x: Tensor) -> str:
@@ -306,7 +305,7 @@ def cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor, weight: Tens
     if isinstance(operator, Dense) and n <= SMALL and batch <= SMALL:
         Q, tiles = v.new_empty(operator.weight_shape), -(-n // 32)
         known = None if unaligned else (Q.data_ptr(), *addresses[:2])
-        _prepare(cotangent_kernel, (tiles, tiles), 4, (Q, v, z), known, (unread,), compiled)(batch, n, precision)
+        _prepare(cotangent_kernel, (tiles, tiles), (Q, v, z), known, (unread,), compiled)(batch, n, precision)
         return Q
     if isinstance(operator, Conv):
         past = F.pad(z.reshape(-1, *z.shape[-2:]), operator.padding[0]).unfold(2, v.shape[-1], 1)
