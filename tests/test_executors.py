@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tolerance import TOLERANCE
 
 import resolvent as rv
-from resolvent import _native, _plan, _stages, _sweep
+from resolvent import _native, _plan, _solve, _stages, _sweep
 from resolvent._activation import ACTIVATIONS, Slope
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -327,6 +327,26 @@ class TestTriton:
         """Of which the last machine fills all of its tiles."""
         self.check(rv.DenseMachine(sizes, "tanh"), batch=270)
 
+    @pytest.mark.parametrize("case", ["dense", "conv", "recurrent"])
+    @settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+    @given(data=st.data())
+    def test_through_autograd(self, case, data, monkeypatch):
+        """As a machine on a GPU calls the kernels, with windows and products between them."""
+        monkeypatch.setattr(_stages, "_window", lambda *_: 6)
+        drawn = data.draw(cases(kinds=(case,), widths=(1, 5), activations=("tanh",), axes=(1,)))
+        machine = drawn.machine.to(DEVICE, torch.float32)
+        points = [x.float().to(DEVICE) for x in drawn.points(4)]
+        axis, channels = machine.operator.channel_axis, data.draw(st.integers(0, machine.partition.total))
+        arguments = (machine, points[0].narrow(axis, 0, channels), *points[1:])
+        with monkeypatch.context() as patch:
+            for module in (_sweep, _solve):
+                patch.setattr(module, "fast", lambda _: _triton)
+            actual = outputs_and_gradients(*arguments)
+            patch.setattr(_solve, "fast", lambda _: None)
+            patch.setattr(_sweep, "fast", lambda _: None)
+            expected = outputs_and_gradients(*arguments)
+        assert_same(actual, expected)
+
     def test_without_the_extension_that_checks_tensors(self, monkeypatch):
         monkeypatch.setattr(_native, "extension", None)
         self.check(rv.DenseMachine((5, 9), "tanh"))
@@ -346,7 +366,7 @@ class TestTriton:
     @given(data=st.data())
     def test_any_machine_however_it_is_cut(self, case, data, monkeypatch):
         """With windows, tiles and pasts so small that each machine meets them."""
-        for name, value in (("_window", lambda *_: 6), ("NARROW", 2), ("TILE", 4), ("PULLED", 8)):
+        for name, value in (("_window", lambda *_: 6), ("NARROW", 2), ("TILE", 4), ("PULLED", 8), ("COVERED", 8)):
             monkeypatch.setattr(_stages, name, value)
         monkeypatch.setattr(_plan, "CHUNK", 2)
         drawn = data.draw(cases(kinds=(case,), widths=(1, 2, 5), activations=("tanh", "relu"), axes=(1,)))
@@ -380,6 +400,7 @@ class TestTriton:
     @pytest.mark.parametrize("sizes", [(3, 3, 3, 3), (5, 2, 1, 1, 9)])
     def test_windows_and_products_between_them(self, sizes, monkeypatch):
         monkeypatch.setattr(_stages, "_window", lambda *_: 6)
+        monkeypatch.setattr(_stages, "COVERED", 8)
         machine = rv.DenseMachine(sizes, "softsign")
         self.check(machine)
         assert len(_stages.schedule_of(machine._plan_at(1, 0), machine.activation.codes).steps) > 2

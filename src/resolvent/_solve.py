@@ -67,8 +67,9 @@ def at_once(
         or y0.requires_grad
         or (bias is not None and bias.requires_grad)
         or (isinstance(z0, Tensor) and z0.requires_grad)
+        or (type(sigma) is Slope and sigma.at.requires_grad)
     )
-    if type(sigma) is Slope and (recorded or (sigma.at.requires_grad and torch.is_grad_enabled())):
+    if recorded and type(sigma) is Slope:
         return None
     executor = fast(weight)
     done = None if executor is None else executor.sweep(operator, plan, sigma, weight, y0, z0, None, bias)
@@ -79,17 +80,18 @@ def at_once(
 
 def weight_cotangent_at_once(operator: Operator, plan: Plan, weight: Tensor, v: Tensor, z: Tensor) -> Tensor | None:
     """The same for `weight_cotangent`, of what must fit the weight."""
-    if _transformed() or _watched(v, z):
+    if _transformed() or (
+        torch.is_grad_enabled() and (v.requires_grad or not isinstance(z, Tensor) or z.requires_grad)
+    ):
         return None
     executor = fast(weight)
     return None if executor is None else executor.cotangent(operator, plan, v, z, weight)
 
 
 def _transformed() -> bool:
-    """Whether operations mean more than they say."""
+    """Whether operations mean more than they say, in eager code."""
     return (
-        torch.compiler.is_compiling()
-        or forward_ad._current_level >= 0
+        forward_ad._current_level >= 0
         or _are_functorch_transforms_active()
         or _is_any_autocast_enabled()
         or _len_torch_dispatch_stack() > 0
@@ -147,7 +149,8 @@ class _Solve(Function):
         *_, by_slope, by_weight, by_bias, by_y0, by_z0 = ctx.needs_input_grad
         axis, sigma, done = operator.channel_axis, _slope(ctx, slope, y, z), None
         Q = of_bias = of_y0 = None
-        if by_weight and not plan.transposed and weight.is_cpu and not torch.is_grad_enabled() and not _transformed():
+        native = by_weight and not plan.transposed and weight.is_cpu and not torch.compiler.is_compiling()
+        if native and not torch.is_grad_enabled() and not _transformed():
             done = _native.sweep(operator, plan.dual, sigma, weight, u0, v0, inside, None, z)
         if done is not None:
             u, v, Q = done

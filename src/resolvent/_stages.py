@@ -17,11 +17,12 @@ from ._plan import Plan
 PULLED = 2048  # longer pasts than this, in entries of z, are products
 NARROW, GROUP = 8, 16  # blocks up to this width make stages of up to so many channels
 TILE = 64  # channels of a stage
+COVERED = 1024  # up to so many channels, or in 16 bits, Q is one product
 
 
 def _window(partition: Partition, half: bool = False) -> int:
     """How many channels one launch solves: few where blocks are narrow, many where products are cheap."""
-    return 512 if half else 128 if 1 < max(partition.sizes) <= 2 * NARROW else 256
+    return 1024 if half else 128 if 1 < max(partition.sizes) <= 2 * NARROW else 256
 
 
 class Stage(NamedTuple):
@@ -183,10 +184,11 @@ def _windows(blocks: list[range], most: int) -> list[int]:
 
 
 @lru_cache(maxsize=256)
-def cover(plan: Plan) -> tuple[list[Rectangle], list[slice]]:
-    """The read part of a dense W: rectangles between windows, and the windows."""
-    blocks = [range(block.start, block.stop) for block in plan.partition.blocks]
-    window_of = dict(zip((b.start for b in blocks), _windows(blocks, _window(plan.partition)), strict=True))
+def cover(plan: Plan, half: bool) -> tuple[list[Rectangle], list[slice]]:
+    """The read part of a dense W: rectangles between windows, and the windows; one, where launches cost more."""
+    blocks, total = [range(block.start, block.stop) for block in plan.partition.blocks], plan.partition.total
+    most = total if half or total <= COVERED else COVERED // 2
+    window_of = dict(zip((b.start for b in blocks), _windows(blocks, most), strict=True))
     between = [r for r in plan.rectangles if window_of[r.to.start] != window_of[r.source.start]]
     windows = [list(members) for _, members in groupby(blocks, key=lambda block: window_of[block.start])]
     return between, [slice(window[0].start, window[-1].stop) for window in windows]

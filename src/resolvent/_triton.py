@@ -54,6 +54,8 @@ def sweep(
             return None
         weight, bias, y0, z0, point, value, inside = tensors
         facts = _addresses(operator, tensors)
+    if weight.requires_grad:  # autograd records the sweep as a whole
+        weight = weight.detach()
     if _elsewhere(weight):
         with torch.cuda.device(weight.device):
             return sweep(operator, plan, sigma, weight, y0, z0, inside, bias)
@@ -323,7 +325,7 @@ def cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor, weight: Tens
         ]
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).masked_fill_(unread, 0)
     v, z = (x if x.ndim == 2 else x.reshape(-1, n) for x in (v, z))
-    between, windows = cover(plan)
+    between, windows = cover(plan, v.element_size() == 2)
     if len(windows) == 1:
         return (v.mT @ z).masked_fill_(unread, 0)
     Q = v.new_zeros(operator.weight_shape)

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <new>
 #include <vector>
 
@@ -456,11 +457,11 @@ Index crew(double work, Index threads, Index pieces) {
 }
 
 template <class T> void sweep(const Program& f, const T* W, const Points<T>& p, Index batch, Index threads) {
-    std::vector<T> other;
+    std::unique_ptr<T[]> other;
     if (!f.conv && !f.transposed) {
-        other.resize(f.lags * f.channels * f.channels);
-        transpose(f, W, other.data());
-        W = other.data();
+        other.reset(new T[f.lags * f.channels * f.channels]);  // only what is read is ever written
+        transpose(f, W, other.get());
+        W = other.get();
     }
     threads = crew(double(f.work) * batch, threads, batch);
     const auto part = f.conv ? sweep_conv<T> : sweep_lagged<T>;
