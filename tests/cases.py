@@ -134,6 +134,18 @@ def randomize(machine: StructuredMachine, seed: int = 0) -> Any:
     return machine
 
 
+def outputs_and_gradients(machine, y0, z0, v0, u0, **options):
+    parameters = list(machine.parameters())
+    points = [x.clone().requires_grad_() for x in (y0, z0) if x is not None]
+    y, z = machine.solve(points[0], points[1] if len(points) == 2 else None, **options)
+    gradients = torch.autograd.grad((y, z), [*points, *parameters], (v0, u0), allow_unused=True)
+    with torch.no_grad():
+        u, v = machine.dual(y).solve(u0, v0)
+        dy, dz = machine.tangent(y).solve(u0, v0)
+        Q = machine.weight_cotangent(v, z)
+    return dict(y=y, z=z, u=u, v=v, dy=dy, dz=dz, Q=Q) | {f"gradient {i}": g for i, g in enumerate(gradients)}
+
+
 class _Solve(torch.nn.Module):
     def __init__(self, machine: StructuredMachine):
         super().__init__()

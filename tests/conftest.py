@@ -15,3 +15,10 @@ torch.set_num_threads(1)  # the tests run in two processes
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def uninitialized_memory_is_nan():
+    torch.use_deterministic_algorithms(True)  # which fills what torch.empty returns with NaN
+    yield
+    torch.use_deterministic_algorithms(False)

@@ -3,8 +3,8 @@
 import torch
 from torch.testing import assert_close
 
-# float64 and float32 leave about a hundred and more roundings; bfloat16, whose epsilon is 8e-3, six.
-TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 5e-2}
+# float64 and float32 leave about a hundred and more roundings; float16 and bfloat16, of epsilon 1e-3 and 8e-3, six.
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 6e-3, torch.bfloat16: 5e-2}
 
 
 def assert_near(actual: torch.Tensor, expected: torch.Tensor) -> None:
@@ -22,3 +22,14 @@ def assert_equal(actual, expected) -> None:
     assert len(actual) == len(expected)
     for a, e in zip(actual, expected, strict=True):
         assert_equal(a, e)
+
+
+def assert_same(actual: dict, expected: dict) -> None:
+    for name, e in expected.items():
+        a = actual[name]
+        if e is None or not e.numel():
+            assert (None if a is None else a.shape) == (None if e is None else e.shape), name
+            continue
+        assert a.isfinite().all(), name
+        error = (a - e).abs().max() / e.abs().max().clamp(min=1)
+        assert error <= TOLERANCE[e.dtype], (name, error)

@@ -1,0 +1,261 @@
+"""The kernels for GPUs give what the sweep gives step by step: for σ, for slopes in each of their forms, and for σ = 0.
+
+Without a GPU they are interpreted.
+"""
+
+import pytest
+import torch
+from cases import cases, outputs_and_gradients, randomize, read_part
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tolerance import assert_near, assert_same
+
+import resolvent as rv
+from resolvent import _native, _plan, _solve, _stages, _sweep
+from resolvent._activation import ACTIVATIONS, Slope
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+_triton = pytest.importorskip("resolvent._triton")
+pytestmark = [
+    pytest.mark.unchecked,  # run-time type checks would rewrite the kernel
+    pytest.mark.usefixtures("uninitialized_memory_is_nan"),
+]
+
+
+@pytest.fixture(autouse=True)
+def schedules_of_their_own():
+    """What a test changes of how a plan is made and scheduled is not to be seen by the next."""
+    _plan.make_plan.cache_clear()
+    yield
+    _plan.make_plan.cache_clear()
+    _stages.schedule_of.cache_clear()
+    _stages.cover.cache_clear()
+    _triton._launches.cache_clear()
+
+
+def check(machine, time_steps=None, history=0, lengths=None, batch=3):
+    torch.manual_seed(0)
+    n = machine.partition.total
+    machine = randomize(machine.to(DEVICE, torch.float32)).requires_grad_(False)
+    machine.weight.div_(n**0.5)
+    event = [n] if time_steps is None else [time_steps, n]
+    shape = (batch, *(reversed(event) if machine.kind == "conv" else event))
+    y0, z0, u0, v0 = (torch.randn(shape, device=DEVICE) for _ in range(4))
+    plan = machine._plan(y0, history)
+    inside = None if lengths is None else machine._inside(lengths, y0)
+    sigma = machine.activation
+    y, z = same(machine.operator, plan, sigma, machine.weight, y0, z0, inside)
+    if not history:
+        y, z = same(machine.operator, plan, sigma, machine.weight, y0, None, inside)
+        short = y0.narrow(machine.operator.channel_axis, 0, n // 2)
+        same(machine.operator, plan, sigma, machine.weight, short, z0, inside, machine.bias)
+    for way in (plan, plan.dual):
+        slopes = (Slope(sigma, y), Slope(sigma, y, sigma(y)), sigma.slope(y), None)
+        for slope, (u, v) in zip(slopes, ((u0, v0), (None, v0), (u0, v0), (u0, v0)), strict=True):
+            same(machine.operator, way, slope, machine.weight, u, v, inside)
+        if not history:
+            same(machine.operator, way, slopes[1], machine.weight, u0, None, inside)
+    if not history:
+        expected = torch.zeros_like(machine.weight)
+        for rectangle in plan.rectangles:
+            machine.operator.accumulate_cotangent(expected, v0, z, rectangle)
+        assert_same(dict(Q=_triton.cotangent(machine.operator, plan, v0, z)), dict(Q=expected))
+
+
+def same(*arguments):
+    expected = _sweep._step_by_step(*arguments)
+    actual = _triton.sweep(*arguments)
+    assert_same(dict(zip("yz", actual, strict=True)), dict(zip("yz", expected, strict=True)))
+    return expected
+
+
+def test_wide_blocks():
+    check(rv.DenseMachine((17, 33, 9), "tanh"))
+
+
+def test_blocks_wider_than_a_stage():
+    machine = rv.DenseMachine((70, 3, 129), "tanh")
+    check(machine)
+    assert len(_stages.schedule_of(machine._plan_at(1, 0), machine.activation.codes).stages) == 2 + 1 + 3
+
+
+@pytest.mark.parametrize("sizes", [(3, 1, 2, 9), (16, 32, 16), (32, 32, 32)])
+def test_tiles_of_many_samples(sizes):
+    """Of which the last machine fills all of its tiles."""
+    check(rv.DenseMachine(sizes, "tanh"), batch=270)
+
+
+@pytest.mark.parametrize("case", ["dense", "conv", "recurrent"])
+@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data())
+def test_through_autograd(case, data, monkeypatch):
+    """As a machine on a GPU calls the kernels, with windows and products between them."""
+    monkeypatch.setattr(_stages, "_window", lambda *_: 6)
+    drawn = data.draw(cases(kinds=(case,), widths=(1, 5), activations=("tanh",), axes=(1,)))
+    machine = drawn.machine.to(DEVICE, torch.float32)
+    points = [x.float().to(DEVICE) for x in drawn.points(4)]
+    axis, channels = machine.operator.channel_axis, data.draw(st.integers(0, machine.partition.total))
+    arguments = (machine, points[0].narrow(axis, 0, channels), *points[1:])
+    with monkeypatch.context() as patch:
+        for module in (_sweep, _solve):
+            patch.setattr(module, "fast", lambda _: _triton)
+        actual = outputs_and_gradients(*arguments)
+        patch.setattr(_solve, "fast", lambda _: None)
+        patch.setattr(_sweep, "fast", lambda _: None)
+        expected = outputs_and_gradients(*arguments)
+    assert_same(actual, expected)
+
+
+def test_without_the_extension_that_checks_tensors(monkeypatch):
+    monkeypatch.setattr(_native, "extension", None)
+    check(rv.DenseMachine((5, 9), "tanh"))
+    machine = rv.DenseMachine((2, 1), bias=False, device=DEVICE).requires_grad_(False)
+    x = torch.randn(3, 4, device=DEVICE)
+    arguments = (machine.operator, machine._plan_at(1, 0), machine.activation, machine.weight)
+    same(*arguments, x.mT[:, :3], None, None)  # neither contiguous nor aligned
+    for y0, z0 in ((x, None), (x[:, :3].double(), None), (x[:, :3], x[:, :2]), (x[:, :3], x[:, :3].int())):
+        assert _triton.sweep(*arguments, y0, z0, None) is None
+
+
+@pytest.mark.parametrize("sizes", [(64, 64, 64), (3, 9, 2)])
+@pytest.mark.parametrize("batch", [3, 270])
+def test_sixteen_bits(sizes, batch):
+    """In which W is read where it lies."""
+    machine = randomize(rv.DenseMachine(sizes, "tanh", device=DEVICE, dtype=torch.float16)).requires_grad_(False)
+    machine.weight.div_(machine.partition.total**0.5)
+    weight, points = machine.weight, [torch.randn(batch, sum(sizes), device=DEVICE).half() for _ in range(3)]
+    for plan, sigma in (
+        (machine._plan_at(1, 0), machine.activation),
+        (machine._plan_at(1, 0).dual, Slope(machine.activation, points[2])),
+    ):
+        exact = Slope(machine.activation, points[2].float()) if isinstance(sigma, Slope) else sigma
+        W, y0, z0 = (x.float() for x in (weight, *points[:2]))
+        expected = _sweep._step_by_step(machine.operator, plan, exact, W, y0, z0, None)
+        actual = _triton.sweep(machine.operator, plan, sigma, weight, *points[:2], None)
+        for a, e in zip(actual, expected, strict=True):
+            assert a.dtype == torch.float16
+            assert_near(a, e)
+    Q = _triton.cotangent(machine.operator, machine._plan_at(1, 0), *points[:2])
+    assert_near(Q, (points[0].float().mT @ points[1].float()).where(read_part(machine).to(DEVICE), 0))
+
+
+def test_samples_whose_places_need_64_bits(monkeypatch):
+    monkeypatch.setattr(_triton, "VAST", 1)
+    check(rv.RecurrentMachine((2, 3), "tanh", lags=2), 3, batch=270)
+
+
+@pytest.mark.parametrize("case", ["dense", "conv", "recurrent"])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data())
+def test_any_machine_however_it_is_cut(case, data, monkeypatch):
+    """With windows, tiles and pasts so small that each machine meets them."""
+    for name, value in (("_window", lambda *_: 6), ("NARROW", 2), ("TILE", 4), ("PULLED", 8), ("COVERED", 8)):
+        monkeypatch.setattr(_stages, name, value)
+    monkeypatch.setattr(_plan, "CHUNK", 2)
+    drawn = data.draw(cases(kinds=(case,), widths=(1, 2, 5), activations=("tanh", "relu"), axes=(1,)))
+    check(drawn.machine, *drawn.extent)
+
+
+def test_products_onto_parts_of_which_some_are_fresh(monkeypatch):
+    """The first half feeds block 6 alone, and then blocks 4 and 5 feed 6 and 7 in one product."""
+    monkeypatch.setattr(_stages, "_window", lambda *_: 2)
+    connections = torch.zeros(8, 8, dtype=torch.bool)
+    connections[6, 0] = connections[6, 4] = connections[6, 5] = connections[7, 4] = connections[7, 5] = True
+    machine = rv.DenseMachine((1,) * 8, "tanh", connections=connections)
+    assert _stages.schedule_of(machine._plan_at(1, 0), machine.activation.codes).zeros
+    check(machine)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+def test_an_infinite_z_leaves_alone_what_it_does_not_feed():
+    machine = rv.DenseMachine((1, 1, 1, 1), "identity", device=DEVICE, bias=False).requires_grad_(False)
+    y0 = torch.tensor([[1.0, 2.0, torch.inf, 3.0]], device=DEVICE)
+    y, _ = _triton.sweep(machine.operator, machine._plan(y0), machine.activation, machine.weight, y0, None, None)
+    assert y[0, :2].isfinite().all()
+
+
+def test_narrow_blocks_are_solved_in_groups():
+    machine = rv.DenseMachine((3, 1, 1, 2, 9, 1, 4), "gelu")
+    check(machine)
+    assert _stages.schedule_of(machine._plan_at(1, 0), machine.activation.codes).grouped
+
+
+def test_mixed_activations_and_some_connections():
+    connections = torch.tensor([[0, 0, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0], [1, 0, 1, 0]], dtype=torch.bool)
+    check(rv.DenseMachine((2, 3, 1, 2), ["identity", "relu", "sin", "silu"], connections=connections))
+
+
+@pytest.mark.parametrize("sizes", [(3, 3, 3, 3), (5, 2, 1, 1, 9)])
+def test_windows_and_products_between_them(sizes, monkeypatch):
+    monkeypatch.setattr(_stages, "_window", lambda *_: 6)
+    monkeypatch.setattr(_stages, "COVERED", 8)
+    machine = rv.DenseMachine(sizes, "softsign")
+    check(machine)
+    assert len(_stages.schedule_of(machine._plan_at(1, 0), machine.activation.codes).steps) > 2
+
+
+def test_lags_and_time_blocks():
+    check(rv.RecurrentMachine((2, 3, 1), "tanh", lags=4, time_block=3), 7)
+
+
+def test_sequential_with_one_lag():
+    check(rv.RecurrentMachine((9, 3), "tanh", lags=1, connections="sequential"), 3)
+
+
+@pytest.mark.parametrize("time_block", [1, 2])
+def test_long_pasts_are_products(time_block, monkeypatch):
+    monkeypatch.setattr(_stages, "PULLED", 4)
+    check(rv.RecurrentMachine((2, 3), "tanh", lags=3, time_block=time_block), 5)
+
+
+@pytest.mark.parametrize(("steps", "history"), [(4, 0), (9, 0), (9, 3)])
+@pytest.mark.parametrize("time_block", [1, 2])
+def test_many_lags_are_products_over_chunks(time_block, steps, history, monkeypatch):
+    """Of two chunks, the cotangents of the first are written by one product; of more, each is added to."""
+    monkeypatch.setattr(_plan, "CHUNK", 2)
+    monkeypatch.setattr(_stages, "PULLED", 12)
+    machine = rv.RecurrentMachine((2, 3), "tanh", lags=6, time_block=time_block)
+    assert machine._plan_at(steps, history).chunk == 2
+    check(machine, steps + history, history=history)
+
+
+@pytest.mark.parametrize("time_block", [1, 2])
+def test_history(time_block):
+    check(rv.RecurrentMachine((2, 3, 1), "tanh", lags=3, time_block=time_block), 5, history=2)
+
+
+def test_lengths():
+    check(rv.RecurrentMachine((2, 3, 1), "sigmoid", lags=2), 4, lengths=[4, 0, 2])
+
+
+@pytest.mark.parametrize("sizes", [(3, 5, 2), (1, 1, 17, 1)])
+@pytest.mark.parametrize("padding", ["same", "causal", (0, 3)])
+def test_convolutions_of_few_positions(sizes, padding):
+    check(rv.ConvMachine(sizes, "tanh", kernel_size=4, padding=padding), 7)
+
+
+@pytest.mark.parametrize("positions", [1, 64])
+def test_convolutions_of_one_and_of_most_positions(positions):
+    check(rv.ConvMachine((2, 1, 2), "tanh", kernel_size=3), positions)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_and_slopes(name):
+    check(rv.DenseMachine((8, 8), name))
+
+
+def test_many_samples():
+    """More than one program, and more than one sample in each."""
+    machine = rv.DenseMachine((5, 4), "tanh", device=DEVICE).requires_grad_(False)
+    y0 = torch.randn(600, 9, device=DEVICE)
+    same(machine.operator, machine._plan(y0), machine.activation, machine.weight, y0, None, None)
+
+
+def test_no_samples():
+    machine = rv.DenseMachine((5, 4), "tanh", device=DEVICE).requires_grad_(False)
+    y0 = torch.randn(0, 9, device=DEVICE)
+    y, z = _triton.sweep(machine.operator, machine._plan(y0), machine.activation, machine.weight, y0, None, None)
+    assert y.shape == z.shape == (0, 9)
+    machine = rv.RecurrentMachine((2, 3), lags=2, device=DEVICE).requires_grad_(False)
+    y0 = torch.randn(0, 4, 5, device=DEVICE)
+    assert not _triton.cotangent(machine.operator, machine._plan(y0), y0, y0).any()
