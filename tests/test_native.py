@@ -156,6 +156,8 @@ def test_weight_bias_and_point_of_other_types_and_shapes_are_refused(native):
         torch.func.functional_call(machine, {"weight": torch.zeros(2, 2)}, (x,))
     with pytest.raises(TypeError, match=r"bias is torch.float64, the weight is torch.float32"):
         torch.func.functional_call(machine, {"bias": torch.zeros(5, dtype=torch.float64)}, (x,))
+    with pytest.raises(ValueError, match=r"bias has shape \(2,\), the machine needs \(5,\)"):
+        torch.func.functional_call(machine, {"bias": torch.zeros(2)}, (x,))
     dual = machine.dual(machine.solve(x)[0].detach())
     machine.double()
     with pytest.raises(TypeError, match=r"y is torch.float32, the machine is torch.float64"):
@@ -213,6 +215,21 @@ def test_a_parametrized_weight_is_computed_once_for_each_call(native):
     calls.clear()
     machine(torch.randn(4, 2))
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize("derivative", ["tangent", "dual"])
+def test_autograd_differentiates_a_derivative(native, derivative):
+    """By the point it is taken at, by W, and by what it is given, together and alone."""
+    machine = randomize(rv.DenseMachine((2, 3, 1), "tanh", dtype=torch.float64))
+    values = [machine.weight, *(torch.randn(2, 6, dtype=torch.float64) for _ in range(3))]
+
+    def function(_, y, first, second):
+        return getattr(machine, derivative)(y).solve(first, second)
+
+    for wanted in ([0, 1, 2, 3], [0], [1], [2]):
+        for i, value in enumerate(values):
+            value.requires_grad_(i in wanted)
+        assert torch.autograd.gradcheck(function, values)
 
 
 def test_inputs_of_any_strides(native):
