@@ -154,11 +154,17 @@ def test_weight_bias_and_point_of_other_types_and_shapes_are_refused(native):
     x = torch.randn(4, 2)
     with pytest.raises(ValueError, match=r"weight has shape \(2, 2\), the machine needs \(5, 5\)"):
         torch.func.functional_call(machine, {"weight": torch.zeros(2, 2)}, (x,))
-    with pytest.raises(TypeError, match=r"bias is torch.float64, the weight is torch.float32"):
+    with pytest.raises(TypeError, match=r"bias is torch.float64, the machine is torch.float32"):
         torch.func.functional_call(machine, {"bias": torch.zeros(5, dtype=torch.float64)}, (x,))
     with pytest.raises(ValueError, match=r"bias has shape \(2,\), the machine needs \(5,\)"):
         torch.func.functional_call(machine, {"bias": torch.zeros(2)}, (x,))
+    with pytest.raises(ValueError, match="bias is on meta, the machine is on cpu"):
+        torch.func.functional_call(machine, {"bias": torch.zeros(5, device="meta")}, (x,))
+    with pytest.raises(TypeError, match=r"y0 is torch.sparse_coo, the machine needs torch.strided"):
+        machine.solve(x.to_sparse())
     dual = machine.dual(machine.solve(x)[0].detach())
+    with pytest.raises(TypeError, match=r"the point y is torch.float32, the machine is torch.float64"):
+        rv.DenseMachine((2, 3), dtype=torch.float64).dual(dual.y).endofunction(*torch.zeros(2, 4, 5).double())
     machine.double()
     with pytest.raises(TypeError, match=r"y is torch.float32, the machine is torch.float64"):
         dual.solve(torch.randn(4, 5, dtype=torch.float64))

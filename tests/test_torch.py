@@ -86,6 +86,26 @@ def test_vmap_over_weights_is_an_ensemble(name):
 
 
 @pytest.mark.unchecked
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf", "ignore:Dynamo detected a call")
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("name", ["dense", "conv", "recurrent"])
+def test_transforms_inside_of_compiled_code(name, backend):
+    case, machine, parameters = build(name)
+    (x,) = case.points(1)
+    loss = partial(loss_of, machine)
+    for transform in (
+        grad(loss, (0, 1)),
+        lambda parameters, x: jvp(loss, (parameters, x), (parameters, x)),
+    ):
+        torch._dynamo.reset()
+        actual, expected = torch.compile(transform, backend=backend)(parameters, x), transform(parameters, x)
+        assert_equal(*map(tree_leaves, (actual, expected)))
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="does not have vmap support"):  # Dynamo's refusal, and not a wrong result
+        torch.compile(vmap(machine), backend=backend)(x)
+
+
+@pytest.mark.unchecked
 @pytest.mark.parametrize(
     ("name", "backend"),
     # Inductor takes half a minute a machine: one of each kind.

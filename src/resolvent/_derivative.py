@@ -27,7 +27,7 @@ class Derivative:
 
     def endofunction(self, y: Point, z: Point) -> tuple[Point, Point]:
         """(W dz, σ'(y) ⊙ dy) of a tangent (dy, dz) or, for the dual, (W* v, σ'(y) ⊙ u) of a cotangent (u, v)."""
-        weight, y, z, _ = self.machine._points(y=y, z=z, at=self.y)
+        weight, y, z, _ = self.machine._points(**{"y": y, "z": z, "the point y": self.y})
         Wz, _ = solve(self.machine.operator, self._plan, None, weight, None, z)
         return Wz, self.slope * y
 
@@ -38,7 +38,7 @@ class Derivative:
 
     def _solve(self, names: tuple[str, str], y0: Point | None, z0: Point | None) -> tuple[Point, Point]:
         machine, sigma = self.machine, Slope(self.machine.activation, self.y, self.z)
-        done = machine._at_once(sigma, y0, z0, "", type(self) is Dual)
+        done = machine._at_once(sigma, y0, z0, transposed=type(self) is Dual)
         if done is not None:
             return done
         inputs, known = dict(zip(names, (y0, z0), strict=True)), {} if self.z is None else {"z": self.z}

@@ -20,8 +20,9 @@ from ._sum import Sum
 from ._sweep import executor, with_handle
 
 FIRST = ("y0", "dy0", "u0")
+"""What a solve takes as short as it is."""
 INPUTS = (*FIRST, "z0", "dz0", "v0")
-"""What may be short or None; a solve takes the first ones as short as they are."""
+"""What may be short or None."""
 
 
 def _constant(function: Any) -> Any:
@@ -105,7 +106,7 @@ class StructuredMachine(nn.Module):
 
     def solve(self, y0: Point, z0: Point | None = None) -> tuple[Point, Point]:
         """The resolvent: the (y, z) with y = W z + y0 + bias and z = σ(y) + z0, in one sweep over the blocks."""
-        done = self._at_once(self.activation, y0, z0, "bias")
+        done = self._at_once(self.activation, y0, z0, biased=True)
         if done is not None:
             return done
         weight, y0, z0 = self._points(y0=y0, z0=z0)
@@ -245,7 +246,7 @@ class StructuredMachine(nn.Module):
         return tuple(chain)
 
     def _at_once(
-        self, sigma: Sigma, y0: Any, z0: Any, bias: str = "", transposed: bool = False
+        self, sigma: Sigma, y0: Any, z0: Any, *, biased: bool = False, transposed: bool = False
     ) -> tuple[Tensor, Tensor] | None:
         """The solve without the checks and layers that only others than plain tensors need, where that will do."""
         parameters: Any = self._parameters
@@ -255,8 +256,8 @@ class StructuredMachine(nn.Module):
         if y0.ndim not in operator.ndims:
             return None
         plan = make_plan(self.partition, self.connections, operator.time_steps(y0), 0)
-        values = parameters[bias] if bias else None
-        return at_once(operator, plan.dual if transposed else plan, sigma, parameters["weight"], y0, z0, values)
+        bias = parameters["bias"] if biased else None
+        return at_once(operator, plan.dual if transposed else plan, sigma, parameters["weight"], y0, z0, bias)
 
     def _point_of_derivative(self, y: Tensor, z: Tensor | None) -> Sequence[Any]:
         fits = (
@@ -273,8 +274,10 @@ class StructuredMachine(nn.Module):
         if bias is None:
             return None
         bias = self._cast(bias)
+        if bias.device != weight.device:
+            raise ValueError(f"bias is on {bias.device}, the machine is on {weight.device}")
         if bias.dtype != weight.dtype:
-            raise TypeError(f"bias is {bias.dtype}, the weight is {weight.dtype}")
+            raise TypeError(f"bias is {bias.dtype}, the machine is {weight.dtype}")
         if bias.shape != (self.partition.total,):
             raise ValueError(f"bias has shape {tuple(bias.shape)}, the machine needs ({self.partition.total},)")
         return bias
@@ -320,6 +323,8 @@ class StructuredMachine(nn.Module):
             raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
         if x.device != weight.device:
             raise ValueError(f"{name} is on {x.device}, the machine is on {weight.device}")
+        if x.layout is not torch.strided:
+            raise TypeError(f"{name} is {x.layout}, the machine needs torch.strided")
         cast = x if x.dtype is weight.dtype else self._cast(x)
         if cast.dtype != weight.dtype:
             raise TypeError(f"{name} is {x.dtype}, the machine is {weight.dtype}")

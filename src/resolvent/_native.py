@@ -78,7 +78,7 @@ def cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor, weight: Tens
 def addresses(operator: Operator, plan: Plan, tensors: tuple[Tensor | None, ...]) -> tuple[int, ...] | None:
     """Of weight, bias, y0, z0, point, value and inside, 0 for None; or None where one is not as a kernel needs it.
 
-    Before them: how many samples there are, how many channels y0 has, and whether an address is not aligned.
+    Before them: how many samples there are, how many channels y0 has or else z0, and whether an address is not aligned.
     """
     like: Any = tensors[3] if tensors[2] is None else tensors[2]
     program = _program_for(operator, plan, like)

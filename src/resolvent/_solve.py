@@ -14,7 +14,7 @@ from torch._functorch.utils import unwrap_dead_wrappers
 from torch.autograd import Function, forward_ad
 
 from . import _native
-from ._activation import Activations, Sigma, Slope
+from ._activation import Sigma, Slope
 from ._operators import Operator
 from ._plan import Plan
 from ._sweep import cotangent, fast, sweep
@@ -60,16 +60,9 @@ def at_once(
 
     None where a tensor is not in order, or anything transforms, casts or watches: the long way then knows more.
     """
-    if _transformed():
-        return None
-    recorded = torch.is_grad_enabled() and (
-        weight.requires_grad
-        or y0.requires_grad
-        or (bias is not None and bias.requires_grad)
-        or (isinstance(z0, Tensor) and z0.requires_grad)
-        or (type(sigma) is Slope and sigma.at.requires_grad)
-    )
-    if recorded and type(sigma) is Slope:
+    derivative = isinstance(sigma, Slope)
+    recorded = _recorded(weight, y0, z0, bias, sigma.at if derivative else None)
+    if _transformed() or (recorded and derivative):
         return None
     executor = fast(weight)
     done = None if executor is None else executor.sweep(operator, plan, sigma, weight, y0, z0, None, bias)
@@ -79,13 +72,38 @@ def at_once(
 
 
 def weight_cotangent_at_once(operator: Operator, plan: Plan, weight: Tensor, v: Tensor, z: Tensor) -> Tensor | None:
-    """The same for `weight_cotangent`, of what must fit the weight."""
-    if _transformed() or (
-        torch.is_grad_enabled() and (v.requires_grad or not isinstance(z, Tensor) or z.requires_grad)
-    ):
-        return None
-    executor = fast(weight)
+    """The Q of `weight_cotangent` by a fast executor that checks whether v and z fit each other and the weight.
+
+    None where they do not, or autograd records, or as above.
+    """
+    executor = None if _transformed() or _recorded(v, z) else fast(weight)
     return None if executor is None else executor.cotangent(operator, plan, v, z, weight)
+
+
+def weight_cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor, ensemble_ndim: int = 0) -> Tensor:
+    """Q = v z*, summed over the batch, where the plan reads W, and zero elsewhere."""
+    if not _differentiated(v, z):
+        return cotangent(operator, plan, v, z, ensemble_ndim)
+    return _apply(_WeightCotangent, _WeightCotangentForwardMode, operator, plan, v, z, ensemble_ndim)
+
+
+def _differentiated(*factors: Any) -> bool:
+    """Whether anything would see the derivatives of an operation on these."""
+    return (
+        torch.compiler.is_compiling()
+        or forward_ad._current_level >= 0
+        or _are_functorch_transforms_active()
+        or _recorded(*factors)
+    )
+
+
+def _recorded(*factors: Any) -> bool:
+    """Whether autograd records an operation on these."""
+    if torch.is_grad_enabled():
+        for x in factors:
+            if isinstance(x, Tensor) and x.requires_grad:
+                return True
+    return False
 
 
 def _transformed() -> bool:
@@ -98,34 +116,24 @@ def _transformed() -> bool:
     )
 
 
-def weight_cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor, ensemble_ndim: int = 0) -> Tensor:
-    """Q = v z*, summed over the batch, where the plan reads W, and zero elsewhere."""
-    if not _differentiated(v, z):
-        return cotangent(operator, plan, v, z, ensemble_ndim)
-    return _apply(_WeightCotangent, _WeightCotangentForwardMode, operator, plan, v, z, ensemble_ndim)
-
-
-def _differentiated(*factors: Activations | Tensor | None) -> bool:
-    """Whether anything would see the derivatives of an operation on these."""
-    return torch.compiler.is_compiling() or _watched(*factors)
-
-
-def _watched(*factors: Activations | Tensor | None) -> bool:
-    """Whether something differentiates or transforms an operation on these, in eager code."""
-    if torch.is_grad_enabled():
-        for x in factors:
-            if isinstance(x, Tensor) and x.requires_grad:
-                return True
-    return forward_ad._current_level >= 0 or _are_functorch_transforms_active()
-
-
 def _apply(function: type[Function], forward_mode: type[Function], *args: Any) -> Any:
     if torch.compiler.is_compiling():
+        if forward_ad._current_level >= 0:
+            return _forward_mode(forward_mode, *args)
+        if (
+            _are_functorch_transforms_active()
+        ):  # of what goes in as it is, Dynamo takes the derivatives of the forward pass
+            args = tuple(x.view_as(x) if isinstance(x, Tensor) else x for x in args)
         return function.apply(*args)
     if _are_functorch_transforms_active():
         return forward_mode.apply(*args)
     base: Any = super(Function, forward_mode if forward_ad._current_level >= 0 else function)
     return base.apply(*unwrap_dead_wrappers(args))
+
+
+@torch._disable_dynamo  # pyright: ignore # which, unlike torch.compiler.disable, does not import the compiler
+def _forward_mode(function: type[Function], *args: Any) -> Any:
+    return function.apply(*args)
 
 
 class _Solve(Function):

@@ -286,7 +286,7 @@ def cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor, weight: Tens
     n = plan.partition.total
     if not serves(operator, v, operator.positions(v)):
         return None
-    tensors: Any = (weight, None, v, z, None, None, None)
+    tensors: Any = (weight, None, v, z, None, None, None)  # v and z in the places of y0 and z0
     facts = _native.addresses(operator, plan, tensors)
     if facts is None:
         tensors = _contiguous(operator, tensors)

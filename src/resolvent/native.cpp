@@ -668,9 +668,9 @@ PyObject* nothing() { return PyErr_Occurred() ? nullptr : Py_NewRef(Py_None); }
 // ---- Python --------------------------------------------------------------------------------------------------------
 
 // Does the work without Python's lock, unless it is over sooner than the lock is given away and taken back.
-template <class Work> bool without_python(double multiplications, Work work) {
+template <class Work> bool without_python(double operations, Work work) {
     bool full = false;
-    PyThreadState* state = multiplications > 10000 ? PyEval_SaveThread() : nullptr;
+    PyThreadState* state = operations > 10000 ? PyEval_SaveThread() : nullptr;
     try {
         work();
     } catch (const std::bad_alloc&) {
@@ -723,7 +723,8 @@ PyObject* call_sweep(PyObject*, PyObject* const* a, Py_ssize_t count) {
         }
     };
     PyObject* done = nullptr;
-    if (second && (third || !wanted) && without_python(double(f.work) * batch, [&] { bits == 64 ? run(double()) : run(float()); })) 
+    const auto work = [&] { bits == 64 ? run(double()) : run(float()); };
+    if (second && (third || !wanted) && without_python(double(f.work) * batch + product(shape, n), work))
         done = third ? PyTuple_Pack(3, first, second, third) : PyTuple_Pack(2, first, second);
     Py_XDECREF(first), Py_XDECREF(second), Py_XDECREF(third);
     return done;
@@ -753,13 +754,14 @@ PyObject* call_cotangent(PyObject*, PyObject* const* a, Py_ssize_t count) {
         using T = decltype(zero);
         cotangent<T>(f, (const T*)v, (const T*)z, (T*)Q, batch, threads);
     };
-    if (without_python(double(f.work) * batch, [&] { bits == 64 ? run(double()) : run(float()); })) return result;
+    const auto work = [&] { bits == 64 ? run(double()) : run(float()); };
+    if (without_python(double(f.work) * batch, work)) return result;
     Py_DECREF(result);
     return nullptr;
 }
 
-// (program, weight or None, bias, y0, z0, point, value, inside) to (samples, channels of y0 or else z0, whether an address is
-// no multiple of 16, the addresses, 0 for None), for kernels of other devices; or to None as above.
+// (program, weight or None, bias, y0, z0, point, value, inside) to (samples, channels of y0 or else z0, whether an address
+// is no multiple of 16, the addresses, 0 for None), for kernels of other devices; or to None as above.
 PyObject* call_addresses(PyObject*, PyObject* const* a, Py_ssize_t count) {
     if (count != 8) return PyErr_Format(PyExc_TypeError, "8 arguments needed, got %zd", count);
     const char* bytes = PyBytes_AsString(a[0]);
