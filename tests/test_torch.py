@@ -86,7 +86,7 @@ def test_vmap_over_weights_is_an_ensemble(name):
 
 
 @pytest.mark.unchecked
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf", "ignore:Dynamo detected a call")
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor", "ignore:Dynamo detected a call")
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("name", ["dense", "conv", "recurrent"])
 def test_transforms_inside_of_compiled_code(name, backend):
