@@ -120,9 +120,8 @@ def _apply(function: type[Function], forward_mode: type[Function], *args: Any) -
     if torch.compiler.is_compiling():
         if forward_ad._current_level >= 0:
             return _forward_mode(forward_mode, *args)
-        if (
-            _are_functorch_transforms_active()
-        ):  # of what goes in as it is, Dynamo takes the derivatives of the forward pass
+        if _are_functorch_transforms_active():
+            # Of tensors that go in as they are, Dynamo would differentiate the forward pass, which works in place.
             args = tuple(x.view_as(x) if isinstance(x, Tensor) else x for x in args)
         return function.apply(*args)
     if _are_functorch_transforms_active():

@@ -218,7 +218,7 @@ def _launches(
     codes: bytes | None,
     positions: int,
     samples: int,
-    given: tuple[int, bool, bool, int, bool, bool],
+    given: tuple[int, bool, bool, int, bool, bool],  # channels of y0; bias; z0; what σ is; σ at the point; inside
     precision: str,
     dtype: torch.dtype,
     device: torch.device,
