@@ -80,9 +80,10 @@ def test_blocks_wider_than_a_stage():
 
 
 @pytest.mark.parametrize("sizes", [(3, 1, 2, 9), (16, 32, 16), (32, 32, 32)])
-def test_tiles_of_many_samples(sizes):
-    """Of which the last machine fills all of its tiles."""
-    check(rv.DenseMachine(sizes, "tanh"), batch=270)
+def test_tiles_of_many_samples(sizes, monkeypatch):
+    """Of which the last machine fills all of its tiles; as many samples for each program as on a smaller GPU."""
+    monkeypatch.setattr(_triton, "PROGRAMS", 4)
+    check(rv.DenseMachine(sizes, "tanh"), batch=17)
 
 
 @pytest.mark.parametrize("case", ["dense", "conv", "recurrent"])
@@ -139,7 +140,8 @@ def test_sixteen_bits(sizes, batch):
 
 def test_samples_whose_places_need_64_bits(monkeypatch):
     monkeypatch.setattr(_triton, "VAST", 1)
-    check(rv.RecurrentMachine((2, 3), "tanh", lags=2), 3, batch=270)
+    monkeypatch.setattr(_triton, "PROGRAMS", 4)
+    check(rv.RecurrentMachine((2, 3), "tanh", lags=2), 3, batch=17)
 
 
 @pytest.mark.parametrize("case", ["dense", "conv", "recurrent"])
