@@ -89,7 +89,7 @@ def test_tiles_of_many_samples(sizes, monkeypatch):
 @pytest.mark.parametrize("case", ["dense", "conv", "recurrent"])
 @settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data())
-def test_through_autograd(case, data, monkeypatch):
+def test_autograd_through_the_kernels_gives_the_plain_gradients(case, data, monkeypatch):
     """As a machine on a GPU calls the kernels, with windows and products between them."""
     monkeypatch.setattr(_stages, "_window", lambda *_: 6)
     drawn = data.draw(cases(kinds=(case,), widths=(1, 5), activations=("tanh",), axes=(1,)))
@@ -105,7 +105,7 @@ def test_through_autograd(case, data, monkeypatch):
         assert_same(outputs_and_gradients(*arguments), expected)
 
 
-def test_without_the_extension_that_checks_tensors(monkeypatch):
+def test_without_the_extension_the_kernels_give_the_same(monkeypatch):
     monkeypatch.setattr(_native, "extension", None)
     check(rv.DenseMachine((5, 9), "tanh"))
     machine = rv.DenseMachine((2, 1), bias=False, device=DEVICE).requires_grad_(False)
@@ -118,7 +118,7 @@ def test_without_the_extension_that_checks_tensors(monkeypatch):
 
 @pytest.mark.parametrize("sizes", [(64, 64, 64), (3, 9, 2)])
 @pytest.mark.parametrize("batch", [3, 270])
-def test_sixteen_bits(sizes, batch):
+def test_in_16_bits_the_sweep_is_exact_up_to_rounding(sizes, batch):
     """In which W is read where it lies."""
     machine = randomize(rv.DenseMachine(sizes, "tanh", device=DEVICE, dtype=torch.float16)).requires_grad_(False)
     machine.weight.div_(machine.partition.total**0.5)
@@ -138,7 +138,7 @@ def test_sixteen_bits(sizes, batch):
     assert_near(Q, (points[0].float().mT @ points[1].float()).where(read_part(machine).to(DEVICE), 0))
 
 
-def test_samples_whose_places_need_64_bits(monkeypatch):
+def test_places_in_64_bits_give_the_same(monkeypatch):
     monkeypatch.setattr(_triton, "VAST", 1)
     monkeypatch.setattr(_triton, "PROGRAMS", 4)
     check(rv.RecurrentMachine((2, 3), "tanh", lags=2), 3, batch=17)

@@ -89,7 +89,7 @@ def test_vmap_over_weights_is_an_ensemble(name):
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor", "ignore:Dynamo detected a call")
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("name", ["dense", "conv", "recurrent"])
-def test_transforms_inside_of_compiled_code(name, backend):
+def test_transforms_inside_of_compiled_code_give_their_derivatives(name, backend):
     case, machine, parameters = build(name)
     (x,) = case.points(1)
     loss = partial(loss_of, machine)

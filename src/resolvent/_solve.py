@@ -130,7 +130,7 @@ def _apply(function: type[Function], forward_mode: type[Function], *args: Any) -
     return base.apply(*unwrap_dead_wrappers(args))
 
 
-@torch._disable_dynamo  # pyright: ignore # which, unlike torch.compiler.disable, does not import the compiler
+@torch._disable_dynamo  # pyright: ignore  # private, but torch.compiler.disable would import the compiler
 def _forward_mode(function: type[Function], *args: Any) -> Any:
     return function.apply(*args)
 
@@ -241,7 +241,7 @@ class _WeightCotangentForwardMode(_WeightCotangent):
 
 
 # What `apply` of a Function does besides, binding arguments to names, takes longer than a small solve.
-_apply_solve: Any = super(Function, _Solve).apply  # pyright: ignore
+_apply_solve: Any = super(Function, _Solve).apply  # pyright: ignore  # of super outside of a class
 
 
 def _slope(ctx, slope: Tensor | None, y: Tensor, z: Tensor) -> Slope | Tensor | None:

@@ -602,6 +602,7 @@ struct Kind {
     }
 };
 Kind kind_of(const View& x) { return {x.device, x.device_index, x.kind, x.bits}; }
+bool native(const Kind& k) { return k.device == CPU && k.kind == FLOAT && (k.bits == 64 || k.bits == 32); }
 
 // Whether a tensor is no promise of zeros and not the negative of what is stored, but contiguous entries of this kind and
 // shape. None is null and may be read where it is allowed.
@@ -643,6 +644,25 @@ struct WeightShape {
     explicit WeightShape(const Program& f) : sizes{f.lags, f.channels, f.channels} {
         for (Index axis = 2; f.conv && axis < f.weight_axes; axis++) sizes[1 + axis] = f.kernel[3 - f.weight_axes + axis];
         if (f.conv || f.weight_axes == 2) memmove(sizes, sizes + 1, 5 * sizeof(Index));
+    }
+};
+
+// Weight or None, bias, y0, z0, point, value and inside, as a program takes them: where they are, or that one does not fit.
+struct Given {
+    PyObject* like;  // y0 or else z0
+    Kind kind;
+    Index ndim, batch, inputs, shape[16];
+    void* data[7];
+    bool fits;
+    Given(const Program& f, PyObject* const* a) : like(a[2] == Py_None ? a[3] : a[2]) {
+        View x;
+        fits = shaped(f, like, x, shape, &inputs);
+        if (!fits) return;
+        kind = kind_of(x), ndim = x.ndim, batch = product(shape, ndim) / (f.area ? f.channels * f.area : 1);
+        const Kind flags = {kind.device, kind.device_index, BOOL, 8};
+        fits = readable(a[0], true, kind, f.weight_axes, WeightShape(f).sizes, data) &&
+               readable(a[1], true, kind, 1, &f.channels, data + 1) && readable(a[2], true, kind, ndim, x.shape, data + 2, &x);
+        for (int i = 3; fits && i < 7; i++) fits = readable(a[i], true, i < 6 ? kind : flags, ndim, shape, data + i);
     }
 };
 
@@ -691,40 +711,32 @@ PyObject* call_sweep(PyObject*, PyObject* const* a, Py_ssize_t count) {
     const char* codes = a[3] == Py_None ? nullptr : PyBytes_AsString(a[3]);
     if (PyErr_Occurred()) return nullptr;
     const Program f(bytes);
-    PyObject* like = a[6] == Py_None ? a[7] : a[6];
-    View x;
-    Index shape[16], inputs;
-    if (!shaped(f, like, x, shape, &inputs)) return nothing();
-    const Index n = x.ndim, batch = product(shape, n) / (f.area ? f.channels * f.area : 1);
-    const int bits = x.bits;
-    const Kind floats = {CPU, 0, FLOAT, bits}, flags = {CPU, 0, BOOL, 8};
-    void *W, *bias, *y0, *z0, *point, *value, *inside, *source, *y, *z, *Q = nullptr;
-    const WeightShape weight_shape(f);
-    if ((bits != 64 && bits != 32) || !readable(a[4], false, floats, f.weight_axes, weight_shape.sizes, &W) ||
-        !readable(a[5], true, floats, 1, &f.channels, &bias) || !readable(a[6], true, floats, n, x.shape, &y0, &x) ||
-        !readable(a[7], true, floats, n, shape, &z0) || !readable(a[8], sigma < SLOPE, floats, n, shape, &point) ||
-        !readable(a[9], true, floats, n, shape, &value) || !readable(a[10], true, flags, n, shape, &inside) ||
-        !readable(a[11], true, floats, n, shape, &source))
+    const Given g(f, a + 4);
+    const int bits = g.kind.bits;
+    const bool wanted = a[11] != Py_None, same = g.inputs == f.channels;
+    void *source, *y, *z, *Q = nullptr;
+    if (!g.fits || a[4] == Py_None || (a[8] == Py_None && sigma >= SLOPE) || !native(g.kind) ||
+        !readable(a[11], true, g.kind, g.ndim, g.shape, &source))
         return nothing();
-    const bool same = inputs == f.channels;
-    PyObject *first = empty(like, same, n, shape, &y), *second = first ? empty(like, same, n, shape, &z) : nullptr;
-    const bool wanted = a[11] != Py_None;
-    PyObject* third = second && wanted ? empty(a[4], true, f.weight_axes, weight_shape.sizes, &Q) : nullptr;
+    const auto [W, bias, y0, z0, point, value, inside] = g.data;
+    PyObject* first = empty(g.like, same, g.ndim, g.shape, &y);
+    PyObject* second = first ? empty(g.like, same, g.ndim, g.shape, &z) : nullptr;
+    PyObject* third = second && wanted ? empty(a[4], true, f.weight_axes, WeightShape(f).sizes, &Q) : nullptr;
     const auto run = [&](auto zero) {
         using T = decltype(zero);
         sweep<T>(f, (const T*)W,
-                 {(T*)y, (T*)z, (T*)y0, (T*)z0, (T*)bias, inputs, Sigma(sigma), (const unsigned char*)codes, (T*)point,
+                 {(T*)y, (T*)z, (T*)y0, (T*)z0, (T*)bias, g.inputs, Sigma(sigma), (const unsigned char*)codes, (T*)point,
                   (T*)value, (bool*)inside},
-                 batch, threads);
+                 g.batch, threads);
         if (wanted) {
             Program of_W(bytes);
             of_W.transposed = 0;
-            cotangent<T>(of_W, (const T*)z, (const T*)source, (T*)Q, batch, threads);
+            cotangent<T>(of_W, (const T*)z, (const T*)source, (T*)Q, g.batch, threads);
         }
     };
     PyObject* done = nullptr;
     const auto work = [&] { bits == 64 ? run(double()) : run(float()); };
-    if (second && (third || !wanted) && without_python(double(f.work) * batch + product(shape, n), work))
+    if (second && (third || !wanted) && without_python(double(f.work) * g.batch + product(g.shape, g.ndim), work))
         done = third ? PyTuple_Pack(3, first, second, third) : PyTuple_Pack(2, first, second);
     Py_XDECREF(first), Py_XDECREF(second), Py_XDECREF(third);
     return done;
@@ -743,9 +755,9 @@ PyObject* call_cotangent(PyObject*, PyObject* const* a, Py_ssize_t count) {
     if (!shaped(f, a[3], x, shape, &given) || given != f.channels) return nothing();
     const Index batch = product(shape, x.ndim) / (f.area ? f.channels * f.area : 1);
     const int bits = x.bits;
-    const Kind floats = {CPU, 0, FLOAT, bits};
+    const Kind floats = kind_of(x);
     void *W, *v, *z, *Q;
-    if ((bits != 64 && bits != 32) || !readable(a[2], true, floats, f.weight_axes, weight_shape.sizes, &W) ||
+    if (!native(floats) || !readable(a[2], true, floats, f.weight_axes, weight_shape.sizes, &W) ||
         !readable(a[3], false, floats, x.ndim, shape, &v, &x) || !readable(a[4], false, floats, x.ndim, shape, &z))
         return nothing();
     PyObject* result = empty(W ? a[2] : a[3], W, f.weight_axes, weight_shape.sizes, &Q);
@@ -767,26 +779,16 @@ PyObject* call_addresses(PyObject*, PyObject* const* a, Py_ssize_t count) {
     const char* bytes = PyBytes_AsString(a[0]);
     if (!bytes) return nullptr;
     const Program f(bytes);
-    PyObject* like = a[3] == Py_None ? a[4] : a[3];
-    View x;
-    Index shape[16], inputs;
-    if (!shaped(f, like, x, shape, &inputs)) return nothing();
-    const Index n = x.ndim, batch = product(shape, n) / (f.area ? f.channels * f.area : 1);
-    const Kind floats = kind_of(x), flags = {x.device, x.device_index, BOOL, 8};
-    void* data[7];
-    if (!readable(a[1], true, floats, f.weight_axes, WeightShape(f).sizes, data) ||
-        !readable(a[2], true, floats, 1, &f.channels, data + 1) || !readable(a[3], true, floats, n, x.shape, data + 2, &x) ||
-        !readable(a[4], true, floats, n, shape, data + 3) || !readable(a[5], true, floats, n, shape, data + 4) ||
-        !readable(a[6], true, floats, n, shape, data + 5) || !readable(a[7], true, flags, n, shape, data + 6))
-        return nothing();
+    const Given g(f, a + 1);
+    if (!g.fits) return nothing();
     uintptr_t all = 0;
-    for (void* p : data) all |= uintptr_t(p);
+    for (void* p : g.data) all |= uintptr_t(p);
     PyObject* facts = PyTuple_New(10);
     if (!facts) return nullptr;
-    PyTuple_SetItem(facts, 0, PyLong_FromLongLong(batch));
-    PyTuple_SetItem(facts, 1, PyLong_FromLongLong(inputs));
+    PyTuple_SetItem(facts, 0, PyLong_FromLongLong(g.batch));
+    PyTuple_SetItem(facts, 1, PyLong_FromLongLong(g.inputs));
     PyTuple_SetItem(facts, 2, PyBool_FromLong(all % 16));
-    for (int i = 0; i < 7; i++) PyTuple_SetItem(facts, 3 + i, PyLong_FromVoidPtr(data[i]));
+    for (int i = 0; i < 7; i++) PyTuple_SetItem(facts, 3 + i, PyLong_FromVoidPtr(g.data[i]));
     return PyErr_Occurred() ? (Py_DECREF(facts), nullptr) : facts;
 }
 
