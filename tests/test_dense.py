@@ -1,5 +1,6 @@
 """Dense machines against networks nobody here wrote, and their initialisation."""
 
+from copy import deepcopy
 from itertools import pairwise
 
 import pytest
@@ -84,3 +85,11 @@ def test_the_repr_says_the_architecture():
     )
     some = rv.DenseMachine((2, 4, 1), "relu", connections=[[False] * 3, [True] + [False] * 2, [False] * 3], bias=False)
     assert repr(some) == ("DenseMachine(sizes=(2, 4, 1), activation=relu, connections=1 of 3, bias=False, depth=5)")
+
+
+def test_machines_of_equal_blocks_do_not_compare_them_in_each_call():
+    first, second = (rv.DenseMachine((1, 2)) for _ in range(2))
+    for machine in (first, second, deepcopy(first)):
+        machine(torch.randn(3))
+        assert machine.connections is first.connections
+        assert machine.partition is first.partition

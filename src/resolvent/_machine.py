@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C import _is_any_autocast_enabled
 from torch.compiler import is_compiling
 
 from ._activation import ACTIVATIONS, Activations, Pointwise, Sigma
@@ -133,7 +134,7 @@ class StructuredMachine(nn.Module):
         """Q = v z* summed over the batch, zero where W is not read: the cotangent of W, from the dual's v."""
         weight, operator = self._parameters.get("weight"), self.operator
         if weight is not None and not is_compiling() and type(v) is Tensor and v.ndim in operator.ndims:
-            plan = make_plan(self.partition, self.connections, operator.time_steps(v), 0)
+            plan = self._plan_at(operator.time_steps(v), 0)
             done = weight_cotangent_at_once(operator, plan, weight, v, z)
             if done is not None:
                 return done
@@ -227,7 +228,12 @@ class StructuredMachine(nn.Module):
 
     @_constant  # a compiler is not to trace how the plan is built
     def _plan_at(self, time_steps: int, history: int) -> Plan:
-        return make_plan(self.partition, self.connections, time_steps, history)
+        plan = make_plan(self.partition, self.connections, time_steps, history)
+        if (
+            plan.connections is not self.connections
+        ):  # but equal, which takes long to find out, of many blocks, each time
+            self.partition, self.connections = plan.partition, plan.connections
+        return plan
 
     @_constant
     def _compiled_plan_at(self, time_steps: int, history: int) -> Plan:
@@ -255,17 +261,14 @@ class StructuredMachine(nn.Module):
         operator = self.operator
         if y0.ndim not in operator.ndims:
             return None
-        plan = make_plan(self.partition, self.connections, operator.time_steps(y0), 0)
+        plan = self._plan_at(operator.time_steps(y0), 0)
         bias = parameters["bias"] if biased else None
         return at_once(operator, plan.dual if transposed else plan, sigma, parameters["weight"], y0, z0, bias)
 
     def _point_of_derivative(self, y: Tensor, z: Tensor | None) -> Sequence[Any]:
-        fits = (
-            type(y) is Tensor
-            and y.ndim in self.operator.ndims
-            and y.shape[self.operator.channel_axis] == self.partition.total
-        )
-        if fits and (z is None or type(z) is Tensor) and not torch._C._is_any_autocast_enabled():
+        plain = type(y) is Tensor and (z is None or type(z) is Tensor) and not _is_any_autocast_enabled()
+        operator = self.operator
+        if plain and y.ndim in operator.ndims and y.shape[operator.channel_axis] == self.partition.total:
             return y, z  # if they do not fit otherwise, they are refused when they are used
         return self._points(**(dict(y=y) if z is None else dict(y=y, z=z)))[1:]
 

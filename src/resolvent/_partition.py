@@ -48,10 +48,15 @@ class Partition:
 
     sizes: tuple[int, ...]
     total: int = field(init=False, repr=False, compare=False)
+    _hash: int = field(init=False, repr=False, compare=False)
 
     def __init__(self, sizes: Sequence[int]):
         object.__setattr__(self, "sizes", integers("sizes", sizes))
-        object.__setattr__(self, "total", sum(self.sizes))  # asked for in every call
+        object.__setattr__(self, "total", sum(self.sizes))  # asked for in every call, and so is this:
+        object.__setattr__(self, "_hash", hash(self.sizes))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def __len__(self) -> int:
         return len(self.sizes)
