@@ -149,7 +149,8 @@ def test_places_in_64_bits_give_the_same(monkeypatch):
 @given(data=st.data())
 def test_any_machine_however_it_is_cut(case, data, monkeypatch):
     """With windows, tiles and pasts so small that each machine meets them."""
-    for name, value in (("_window", lambda *_: 6), ("NARROW", 2), ("TILE", 4), ("PULLED", 8), ("COVERED", 8)):
+    sizes = dict(_window=lambda *_: 6, NARROW=2, GROUP=3, TILE=4, PULLED=8, COVERED=8)
+    for name, value in sizes.items():
         monkeypatch.setattr(_stages, name, value)
     monkeypatch.setattr(_plan, "CHUNK", 2)
     drawn = data.draw(cases(kinds=(case,), widths=(1, 2, 5), activations=("tanh", "relu"), axes=(1,)))
@@ -174,10 +175,17 @@ def test_an_infinite_z_leaves_alone_what_it_does_not_feed():
     assert y[0, :2].isfinite().all()
 
 
-def test_narrow_blocks_are_solved_in_groups():
-    machine = rv.DenseMachine((3, 1, 1, 2, 9, 1, 4), "gelu")
-    check(machine)
-    assert _stages.schedule_of(machine._plan_at(1, 0), machine.activation.codes).grouped
+@pytest.mark.parametrize(("sizes", "stages"), [((3, 1, 1, 2, 9, 1, 4), 3), ((1, 2, 1, 3, 8), 3), ((2,) * 8, 4)])
+@pytest.mark.parametrize("batch", [3, 9])
+def test_narrow_blocks_are_solved_in_groups(sizes, stages, batch, monkeypatch):
+    """Which pull from earlier groups as a stage does."""
+    monkeypatch.setattr(_triton, "PROGRAMS", 2)
+    monkeypatch.setattr(_stages, "GROUP", 4)
+    machine = rv.DenseMachine(sizes, "gelu")
+    check(machine, batch=batch)
+    schedule = _stages.schedule_of(machine._plan_at(1, 0), machine.activation.codes)
+    assert schedule.grouped
+    assert len(schedule.stages) == stages
 
 
 def test_mixed_activations_and_some_connections():

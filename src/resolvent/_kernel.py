@@ -15,7 +15,7 @@ FIELDS = tl.constexpr(14)  # of a stage: see `_stages`
 
 @triton.jit
 def _tanh(x):
-    e = tl.exp(-2 * tl.abs(x))
+    e = tl.exp2(-2.8853900817779268 * tl.abs(x))  # exp(-2 |x|)
     t = (1 - e) / (1 + e)
     t = tl.where(x < 0, -t, t)
     # near 0 the difference 1 - e has lost its digits, and the series has not
@@ -94,51 +94,56 @@ def _slope(x, s, known: tl.constexpr, code: tl.constexpr):
 
 
 @triton.jit
-def _sigma(y, point, value, code, SIGMA: tl.constexpr, CODES: tl.constexpr, KNOWN: tl.constexpr):
-    """What σ adds to z: 0, σ(y), slope ⊙ y, or σ'(point) ⊙ y. Only the machine's own activations are compiled."""
+def _function(y, code, CODES: tl.constexpr):
+    """σ(y), by its code. Only the machine's own activations are compiled."""
     out = y * 0
-    if SIGMA == 2:
-        out = point * y
-    elif SIGMA == 1 or SIGMA == 3:
-        for c in tl.static_range(13):
-            if (CODES >> c) & 1:
-                if SIGMA == 1:
-                    new = _activate(y, c)
-                else:
-                    new = _slope(point, value, KNOWN, c) * y
-                if (1 << c) == CODES:
-                    out = new
-                else:
-                    out = tl.where(code == c, new, out)
+    for c in tl.static_range(13):
+        if (CODES >> c) & 1:
+            if (1 << c) == CODES:
+                out = _activate(y, c)
+            else:
+                out = tl.where(code == c, _activate(y, c), out)
+    return out
+
+
+@triton.jit
+def _slopes(point, value, code, CODES: tl.constexpr, KNOWN: tl.constexpr):
+    """σ'(point), by its code."""
+    out = point * 0
+    for c in tl.static_range(13):
+        if (CODES >> c) & 1:
+            if (1 << c) == CODES:
+                out = _slope(point, value, KNOWN, c)
+            else:
+                out = tl.where(code == c, _slope(point, value, KNOWN, c), out)
     return out
 
 
 @triton.jit
 def _z(
     y,
-    point,
-    value,
+    slope,
     shift,
     kept,
     code,
     SIGMA: tl.constexpr,
     CODES: tl.constexpr,
-    KNOWN: tl.constexpr,
+    SILENT: tl.constexpr,
+    HAS_Z0: tl.constexpr,
     dtype: tl.constexpr,
 ):
     """z = σ(y) + z0, of y as it is stored and as z will be."""
-    s = tl.where(kept & (code >= 0), _sigma(y.to(dtype).to(tl.float32), point, value, code, SIGMA, CODES, KNOWN), 0)
-    return (s + shift).to(dtype)
-
-
-@triton.jit
-def _column(weight, edge, column, channel, begin, end, origin, SOURCE, TO, TRANSPOSED: tl.constexpr):
-    """What one channel of a group feeds, as far as that lies in later blocks of the group, from the edge of its own."""
-    if TRANSPOSED:
-        later = (column < edge) & (column >= begin)
-    else:
-        later = (column >= edge) & (column < end)
-    return tl.load(weight + channel * SOURCE + (column - origin) * TO, later, 0).to(tl.float32)
+    y = y.to(dtype).to(tl.float32)
+    s = y * 0
+    if SIGMA == 1:
+        s = _function(y, code, CODES)
+        if SILENT:
+            s = tl.where(kept, s, 0)
+    elif SIGMA >= 2:
+        s = slope * y
+    if HAS_Z0:
+        s += shift
+    return s.to(dtype)
 
 
 @triton.jit(do_not_specialize=["times", "history", "first", "last", "batch"])
@@ -154,7 +159,7 @@ def sweep_kernel(
     inside,
     stages,
     sources,
-    ends,
+    edges,
     times,
     history,
     first,
@@ -179,6 +184,7 @@ def sweep_kernel(
     CODES: tl.constexpr,
     KNOWN: tl.constexpr,
     INSIDE: tl.constexpr,
+    SILENT: tl.constexpr,
     TIMES: tl.constexpr,
     ROWS: tl.constexpr,
     N_TILE: tl.constexpr,
@@ -204,9 +210,11 @@ def sweep_kernel(
     point += begins
     value += begins
     inside += begins
+    t_next = tl.load(stages + first * FIELDS)
     for index in range(first, last):
         stage = stages + index * FIELDS
-        t = tl.load(stage) + row % TIMES
+        t = t_next + row % TIMES
+        t_next = tl.load(stage + FIELDS)  # brings the next stage near
         here = mine & (t < tl.load(stage + 1))
         begin = tl.load(stage + 2) * UNIT
         end = tl.load(stage + 3) * UNIT
@@ -244,6 +252,8 @@ def sweep_kernel(
             at_value = tl.load(value + at, mask, 0)
         if INSIDE:
             kept = tl.load(inside + at, mask, 0) != 0
+        if SILENT:  # σ is 0 where it is not kept
+            kept = kept & (code >= 0)
         parts = tl.zeros((1 if DOT else K_TILE, N_TILE), tl.float32)  # of the sum over sources, for one row
         for source in range(next_source - 1, tl.load(stage + 11)):  # the first one came with the stage
             if source >= next_source:
@@ -286,29 +296,36 @@ def sweep_kernel(
         at_point = at_point.to(tl.float32)
         at_value = at_value.to(tl.float32)
         z_shift = z_shift.to(tl.float32)
+        if SIGMA == 3:
+            at_point = _slopes(at_point, at_value, code, CODES, KNOWN)
+        if SIGMA >= 2 and SILENT:
+            at_point = tl.where(kept, at_point, 0)
         if GROUPED:
             if tl.load(stage + 6) != 0:
-                if TRANSPOSED:
-                    c = end - 1
-                    direction = -1
-                else:
-                    c = begin
-                    direction = 1
-                W_next = _column(weight, tl.load(ends + c), column, c, begin, end, origin, SOURCE, TO, TRANSPOSED)
-                edge = tl.load(ends + c + direction)
-                for _ in range(end - begin):
-                    # the next column, and the edge of the one after it, are on their way while this one is used
-                    W_column = W_next
-                    this = (column == c)[None, :]
-                    c += direction
-                    W_next = _column(weight, edge, column, c, begin, end, origin, SOURCE, TO, TRANSPOSED)
-                    edge = tl.load(ends + c + direction)
-                    new = _z(total, at_point, at_value, z_shift, kept, code, SIGMA, CODES, KNOWN, dtype)
-                    one = tl.sum(tl.where(this, new.to(tl.float32), 0), 1)[:, None]
-                    # an infinite z leaves alone what it does not feed
-                    total += tl.where((W_column != 0)[None, :], one * W_column[None, :], 0)
+                # channel after channel: what it feeds are the columns of later blocks or, for the dual, of earlier ones
+                every = (
+                    tl.zeros((ROWS, 1), tl.int32) + column[None, :]
+                )  # as the tile lies in registers, not to move it there
+                edge = tl.load(edges + every, every < end, n if TRANSPOSED else 0)
+                for i in tl.range(0, end - begin, num_stages=4):
+                    c = end - 1 - i if TRANSPOSED else begin + i
+                    W_row = weight + c * SOURCE + (column - origin) * TO
+                    W = tl.load(W_row) if EVEN else tl.load(W_row, column < end, 0)
+                    here_c = tl.zeros((ROWS, 1), tl.int32) + (c - begin)
+                    if SIGMA == 1:  # of this channel alone, since it takes longest
+                        y_c = tl.gather(total, here_c, 1)
+                        kept_c = tl.gather(kept.to(tl.int32), here_c, 1) != 0 if SILENT else 0
+                        shift_c = tl.gather(z_shift, here_c, 1) if HAS_Z0 else 0
+                        one = _z(y_c, y_c, shift_c, kept_c, code, SIGMA, CODES, SILENT, HAS_Z0, dtype)
+                    else:
+                        new = _z(total, at_point, z_shift, kept, code, SIGMA, CODES, SILENT, HAS_Z0, dtype)
+                        one = tl.gather(new, here_c, 1)
+                    fed = edge <= c if TRANSPOSED else edge > c
+                    fed_by_c = total + one.to(tl.float32) * W.to(tl.float32)[None, :]
+                    total = tl.where(fed, fed_by_c, total)  # an infinite z leaves alone what it does not feed
         tl.store(y + at, total.to(dtype), mask)
-        tl.store(z + at, _z(total, at_point, at_value, z_shift, kept, code, SIGMA, CODES, KNOWN, dtype), mask)
+        new = _z(total, at_point, z_shift, kept, code, SIGMA, CODES, SILENT, HAS_Z0, dtype)
+        tl.store(z + at, new, mask)
         tl.debug_barrier()
 
 

@@ -15,14 +15,15 @@ from ._partition import Partition
 from ._plan import Plan
 
 PULLED = 2048  # longer pasts than this, in entries of z, are products
-NARROW, GROUP = 8, 16  # blocks up to this width make stages of up to so many channels
+NARROW, GROUP = 8, 128  # blocks up to this width make stages of up to so many channels
 TILE = 64  # channels of a stage
 COVERED = 1024  # up to so many channels, or in 16 bits, Q is one product
 
 
 def _window(partition: Partition, half: bool = False) -> int:
-    """How many channels one launch solves: few where blocks are narrow, many where products are cheap."""
-    return 1024 if half else 128 if 1 < max(partition.sizes) <= 2 * NARROW else 256
+    """How many channels one launch solves: few where stages are narrow, many where products are cheap."""
+    widest = max(partition.sizes)
+    return 1024 if half else 256 if NARROW < widest <= 2 * NARROW else 512
 
 
 class Stage(NamedTuple):
@@ -66,6 +67,8 @@ def schedule_of(plan: Plan, codes: bytes, half: bool = False, taps: int = 0, spa
     ends = {max(blocks[i].stop for i in members) for _, members in groupby(range(len(blocks)), window_of.__getitem__)}
     even = not (plan.transposed or taps or half) and ends == set(range(min(ends), plan.partition.total + 1, min(ends)))
     stride = min(ends) if even else plan.partition.total
+    widest = max(plan.partition.sizes)
+    most = GROUP if widest <= NARROW else min(TILE, max(16, widest))  # channels of a group: no wider than other stages
 
     @cache
     def reads(lag: int, i: int) -> list[bool]:
@@ -80,7 +83,7 @@ def schedule_of(plan: Plan, codes: bytes, half: bool = False, taps: int = 0, spa
         first, *_ = stage.blocks
         if max(len(blocks[i]), len(blocks[first])) > NARROW or codes[i] != codes[first]:
             return False
-        if taps or len(stage.times) > 1 or len(stage.channels) + len(blocks[i]) > GROUP:
+        if taps or len(stage.times) > 1 or len(stage.channels) + len(blocks[i]) > most:
             return False
         mine, theirs = reads(0, i), reads(0, first)
         return (
@@ -159,7 +162,7 @@ def schedule_of(plan: Plan, codes: bytes, half: bool = False, taps: int = 0, spa
             for i in range(len(blocks)):
                 wait(range(t, t + 1), i, code=-1)
         flush()
-    longest, widest = max(s[1] - s[0] for s in stages), max(s[3] - s[2] for s in stages)
+    longest, width = max(s[1] - s[0] for s in stages), max(s[3] - s[2] for s in stages)
     unit = gcd(16, stride, *(s[i] for s in stages for i in (2, 3, 4)), *(end for s in sources for end in s[1:]))
     for table, columns in ((stages, (2, 3, 4, 8, 9)), (sources, (1, 2))):
         for row in table:
@@ -168,7 +171,7 @@ def schedule_of(plan: Plan, codes: bytes, half: bool = False, taps: int = 0, spa
     fresh = [False] * len(steps) if mixed else fresh
     grouped = any(s[6] for s in stages)
     return Schedule(
-        tuple(steps), tuple(fresh), mixed, stages, sources, unit, not whole, grouped, longest, widest, stride
+        tuple(steps), tuple(fresh), mixed, stages, sources, unit, not whole, grouped, longest, width, stride
     )
 
 

@@ -234,7 +234,8 @@ def _launches(
     span, width = schedule.times, max(16, _power_of_2(schedule.width))
     rows = _power_of_2(span * min(samples, max(1, 16 // span)))
     dot = rows > 2 or span > 1  # one or two samples are cheaper, one by one, as sums of vectors than as tiles of 16
-    rows = max(rows, 16) if dot else 1
+    fewest = 8 if dtype == torch.float32 and precision == "ieee" else 16  # matrix instructions need as many
+    rows = max(rows, fewest) if dot else 1
     depth = 32 if dot and dtype == torch.float32 else 64 if dot else 8192 // (rows * width)
     depth = min(depth, 256)
     used = 0
@@ -261,12 +262,14 @@ def _launches(
     unit, vast = schedule.unit, rows * positions * n >= VAST
     even = all((s[3] - s[2]) * unit == width for s in schedule.stages)
     even = even and not any((stop - start) * unit % depth for _, start, stop in schedule.sources)
-    constants += (mode, used, known, inside, span, rows, width, depth, even, vast, schedule.grouped, dot, precision)
-    # where each channel's block ends or, for the dual, begins, behind a border of four
-    edges = [b.start if plan.transposed else b.stop for b in plan.partition.blocks for _ in range(b.start, b.stop)]
-    tables = (schedule.stages, schedule.sources, [0, 0, 0, 0, *edges, n + 1, n + 1])
-    stages, sources, ends = (torch.tensor(table, dtype=torch.int32, device=device) for table in tables)
-    tables = (stages, sources, ends[4:])  # still aligned
+    silent = inside or any(s[5] < 0 for s in schedule.stages)
+    constants += (mode, used, known, inside, silent, span, rows, width, depth, even, vast)
+    constants += (schedule.grouped, dot, precision)
+    # where each channel's block begins or, for the dual, ends
+    edges = [b.stop if plan.transposed else b.start for b in plan.partition.blocks for _ in range(b.start, b.stop)]
+    unused = [0] * len(schedule.stages[0])  # read as the one after the last
+    tables = ([*schedule.stages, unused], schedule.sources, edges)
+    tables = tuple(torch.tensor(table, dtype=torch.int32, device=device) for table in tables)
     return Launches(schedule, stride, tables, constants, rows // span, {})
 
 
