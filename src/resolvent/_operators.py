@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._C._functorch import is_legacy_batchedtensor
 from torch.utils.flop_counter import flop_registry
 
 # PyTorch counts the arithmetic of addmm and baddbmm, but not of their in-place forms, which the sweep uses.
@@ -255,7 +256,7 @@ class Lagged(Operator):
                     _add_product(y_part, z_part, rectangle, fresh)
                     return
                 if transposed:
-                    effect = _fold(_multiply(z_part, rectangle.mT), self.channels)
+                    effect = _folded_product(z_part, rectangle.mT, self.channels)
                     effect = _narrow(effect, -2, range(before, before + len(window.times)))
                 else:
                     windows = _merge(F.pad(z_part, (0, 0, before, after)).unfold(-2, len(lags), 1).mT.contiguous(), -2)
@@ -339,16 +340,23 @@ def _merge(x: Tensor, axis: int) -> Tensor:
     return x.view(*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :])
 
 
-def _fold(x: Tensor, channels: int) -> Tensor:
-    """The sum of windows (..., step, window * channels) that lie a step apart, as (..., time, channels).
+def _folded_product(a: Tensor, b: Tensor, channels: int) -> Tensor:
+    """The sum of windows a b (..., step, window * channels) that lie a step apart, as (..., time, channels).
 
     With as many zeros behind each window as there are steps, rows that are one entry shorter begin one step later each.
     """
-    *batch, steps, entries = x.shape
-    length = entries // channels
-    rows = _merge(F.pad(x.view(*batch, steps, length, channels), (0, 0, 0, steps)), -3)
-    rows = _narrow(rows, -2, range(steps * (length + steps - 1)))
-    return rows.reshape(*batch, steps, length + steps - 1, channels).sum(-3)
+    *batch, steps, _ = a.shape
+    entries, length = b.shape[-1], b.shape[-1] // channels + steps
+    rows = a.new_empty(*batch, steps * length, channels)
+    windows = rows.view(*batch, steps, length * channels)
+    windows[..., entries:].zero_()
+    a = a.contiguous()  # of a strided factor, the library would make one small product for each sample
+    if b.ndim > 2 or is_legacy_batchedtensor(a):
+        windows[..., :entries] = _multiply(a, b)
+    else:
+        torch.matmul(a, b, out=windows[..., :entries])
+    rows = _narrow(rows, -2, range(steps * (length - 1)))
+    return rows.view(*batch, steps, length - 1, channels).sum(-3)
 
 
 def _shift(part: range, by: int) -> range:
