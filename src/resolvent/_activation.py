@@ -196,6 +196,6 @@ def for_kernels(sigma: Sigma) -> tuple[int, bytes | None, Tensor | None, Tensor 
         return NONE, None, None, None
     if isinstance(sigma, Activations):
         return FUNCTION, sigma.codes, None, None
-    if isinstance(sigma, Tensor):
-        return SLOPE, None, sigma, None
-    return SLOPE_AT, sigma.activations.codes, sigma.at, sigma.value
+    if isinstance(sigma, Slope):
+        return SLOPE_AT, sigma.activations.codes, sigma.at, sigma.value
+    return SLOPE, None, sigma, None

@@ -8,7 +8,7 @@ Dynamo refuses a Function that defines `jvp`, so forward mode stands in subclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, is_grad_enabled
 from torch._C import _are_functorch_transforms_active, _is_any_autocast_enabled, _len_torch_dispatch_stack
 from torch._functorch.utils import unwrap_dead_wrappers
 from torch.autograd import Function, forward_ad
@@ -37,10 +37,10 @@ def solve(
     the first channels are enough, and only with y0 may there be a bias. The weight may lead with ensemble axes, which
     y0 and z0 then share.
     """
-    lazy = isinstance(sigma, Slope)
-    if not _differentiated(sigma.at if lazy else sigma, weight, y0, z0, bias):
+    slope = sigma if isinstance(sigma, Tensor) else None
+    if not _differentiated(sigma.at if isinstance(sigma, Slope) else slope, weight, y0, z0, bias):
         return sweep(operator, plan, sigma, weight, y0, z0, inside, bias)
-    slope = sigma.tensor() if lazy else sigma if isinstance(sigma, Tensor) else None
+    slope = sigma.tensor() if isinstance(sigma, Slope) else slope
     activations = sigma if slope is None else None
     if slope is not None and inside is not None:
         slope, inside = slope.where(inside, 0), None
@@ -87,7 +87,7 @@ def weight_cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor, ensem
     return _apply(_WeightCotangent, _WeightCotangentForwardMode, operator, plan, v, z, ensemble_ndim)
 
 
-def _differentiated(*factors: Any) -> bool:
+def _differentiated(*factors: Tensor | None) -> bool:
     """Whether anything would see the derivatives of an operation on these."""
     return (
         torch.compiler.is_compiling()
@@ -97,11 +97,11 @@ def _differentiated(*factors: Any) -> bool:
     )
 
 
-def _recorded(*factors: Any) -> bool:
+def _recorded(*factors: Tensor | None) -> bool:
     """Whether autograd records an operation on these."""
-    if torch.is_grad_enabled():
+    if is_grad_enabled():
         for x in factors:
-            if isinstance(x, Tensor) and x.requires_grad:
+            if x is not None and getattr(x, "requires_grad", False):  # what is no tensor is refused later
                 return True
     return False
 
@@ -157,7 +157,7 @@ class _Solve(Function):
         axis, sigma, done = operator.channel_axis, _slope(ctx, slope, y, z), None
         Q = of_bias = of_y0 = None
         native = by_weight and not plan.transposed and weight.is_cpu and not torch.compiler.is_compiling()
-        if native and not torch.is_grad_enabled() and not _transformed():
+        if native and not is_grad_enabled() and not _transformed():
             done = _native.sweep(operator, plan.dual, sigma, weight, u0, v0, inside, None, z)
         if done is not None:
             u, v, Q = done

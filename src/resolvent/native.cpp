@@ -568,13 +568,19 @@ struct Exchange {
 enum { CPU = 1, FLOAT = 2, BOOL = 6 };
 
 const Exchange* exchange;
-PyObject *tensor_type, *parameter_type, *empty_like, *new_empty, *is_neg;
+PyObject *tensor_type, *parameter_type, *new_empty, *is_neg, *float_types[2];
+PyObject *empty_strided, *deterministic;  // PyTorch's shortest way to memory, and whether it is to be filled; or null
 
 bool connect() {
+    PyObject *guards = PyImport_ImportModule("torch._C._dynamo.guards"), *core = PyImport_ImportModule("torch._C");
+    deterministic = core ? PyObject_GetAttrString(core, "_get_deterministic_algorithms") : nullptr;
+    empty_strided = guards && deterministic ? PyObject_GetAttrString(guards, "_empty_strided_cpu") : nullptr;
+    Py_XDECREF(guards), Py_XDECREF(core), PyErr_Clear();
     PyObject *torch = PyImport_ImportModule("torch"), *nn = PyImport_ImportModule("torch.nn"), *capsule = nullptr;
     if (torch && nn && (tensor_type = PyObject_GetAttrString(torch, "Tensor")) &&
         (parameter_type = PyObject_GetAttrString(nn, "Parameter")) &&
-        (empty_like = PyObject_GetAttrString(torch, "empty_like")) &&
+        (float_types[0] = PyObject_GetAttrString(torch, "float32")) &&
+        (float_types[1] = PyObject_GetAttrString(torch, "float64")) &&
         (new_empty = PyUnicode_InternFromString("new_empty")) && (is_neg = PyUnicode_InternFromString("is_neg")) &&
         (capsule = PyObject_GetAttrString(tensor_type, "__dlpack_c_exchange_api__")))
         exchange = (const Exchange*)PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
@@ -666,17 +672,18 @@ struct Given {
     }
 };
 
-// A new tensor of this shape, like another or even of the same shape, and where it is.
-PyObject* empty(PyObject* like, bool same, Index ndim, const Index* shape, void** data) {
-    PyObject* result;
-    if (same) {
-        result = PyObject_CallFunctionObjArgs(empty_like, like, nullptr);
-    } else {
-        PyObject* sizes = PyTuple_New(ndim);
-        for (Index axis = 0; sizes && axis < ndim; axis++) PyTuple_SetItem(sizes, axis, PyLong_FromLongLong(shape[axis]));
-        result = sizes ? PyObject_CallMethodObjArgs(like, new_empty, sizes, nullptr) : nullptr;
-        Py_XDECREF(sizes);
+// A new tensor of this shape, of the same kind as another, and where it is.
+PyObject* empty(PyObject* like, int bits, Index ndim, const Index* shape, void** data) {
+    PyObject *sizes = PyTuple_New(ndim), *strides = PyTuple_New(ndim), *result = nullptr;
+    for (Index axis = ndim - 1, stride = 1; sizes && strides && axis >= 0; stride *= shape[axis] ? shape[axis] : 1, axis--) {
+        PyTuple_SetItem(sizes, axis, PyLong_FromLongLong(shape[axis]));
+        PyTuple_SetItem(strides, axis, PyLong_FromLongLong(stride));
     }
+    PyObject* filled = empty_strided ? PyObject_CallNoArgs(deterministic) : nullptr;
+    if (sizes && strides)
+        result = filled == Py_False ? PyObject_CallFunctionObjArgs(empty_strided, sizes, strides, float_types[bits == 64], nullptr)
+                                    : PyObject_CallMethodObjArgs(like, new_empty, sizes, nullptr);
+    Py_XDECREF(sizes), Py_XDECREF(strides), Py_XDECREF(filled);
     View x;
     if (!result || exchange->view(result, &x)) return Py_XDECREF(result), nullptr;
     *data = (char*)x.data + x.offset;
@@ -713,15 +720,15 @@ PyObject* call_sweep(PyObject*, PyObject* const* a, Py_ssize_t count) {
     const Program f(bytes);
     const Given g(f, a + 4);
     const int bits = g.kind.bits;
-    const bool wanted = a[11] != Py_None, same = g.inputs == f.channels;
+    const bool wanted = a[11] != Py_None;
     void *source, *y, *z, *Q = nullptr;
     if (!g.fits || a[4] == Py_None || (a[8] == Py_None && sigma >= SLOPE) || !native(g.kind) ||
         !readable(a[11], true, g.kind, g.ndim, g.shape, &source))
         return nothing();
     const auto [W, bias, y0, z0, point, value, inside] = g.data;
-    PyObject* first = empty(g.like, same, g.ndim, g.shape, &y);
-    PyObject* second = first ? empty(g.like, same, g.ndim, g.shape, &z) : nullptr;
-    PyObject* third = second && wanted ? empty(a[4], true, f.weight_axes, WeightShape(f).sizes, &Q) : nullptr;
+    PyObject* first = empty(g.like, bits, g.ndim, g.shape, &y);
+    PyObject* second = first ? empty(g.like, bits, g.ndim, g.shape, &z) : nullptr;
+    PyObject* third = second && wanted ? empty(g.like, bits, f.weight_axes, WeightShape(f).sizes, &Q) : nullptr;
     const auto run = [&](auto zero) {
         using T = decltype(zero);
         sweep<T>(f, (const T*)W,
@@ -760,7 +767,7 @@ PyObject* call_cotangent(PyObject*, PyObject* const* a, Py_ssize_t count) {
     if (!native(floats) || !readable(a[2], true, floats, f.weight_axes, weight_shape.sizes, &W) ||
         !readable(a[3], false, floats, x.ndim, shape, &v, &x) || !readable(a[4], false, floats, x.ndim, shape, &z))
         return nothing();
-    PyObject* result = empty(W ? a[2] : a[3], W, f.weight_axes, weight_shape.sizes, &Q);
+    PyObject* result = empty(a[3], bits, f.weight_axes, weight_shape.sizes, &Q);
     if (!result) return nullptr;
     const auto run = [&](auto zero) {
         using T = decltype(zero);
