@@ -16,8 +16,7 @@ FIELDS = tl.constexpr(14)  # of a stage: see `_stages`
 @triton.jit
 def _tanh(x):
     e = tl.exp2(-2.8853900817779268 * tl.abs(x))  # exp(-2 |x|)
-    t = (1 - e) / (1 + e)
-    t = tl.where(x < 0, -t, t)
+    t = tl.where(x < 0, e - 1, 1 - e) / (1 + e)
     # near 0 the difference 1 - e has lost its digits, and the series has not
     return tl.where(tl.abs(x) < 0.1, x * (1 - x * x * (1 / 3 - x * x * (2 / 15 - x * x * (17 / 315)))), t)
 
@@ -307,7 +306,7 @@ def sweep_kernel(
                     tl.zeros((ROWS, 1), tl.int32) + column[None, :]
                 )  # as the tile lies in registers, not to move it there
                 edge = tl.load(edges + every, every < end, n if TRANSPOSED else 0)
-                for i in tl.range(0, end - begin, num_stages=4):
+                for i in tl.range(0, end - begin, num_stages=3, loop_unroll_factor=4):
                     c = end - 1 - i if TRANSPOSED else begin + i
                     W_row = weight + c * SOURCE + (column - origin) * TO
                     W = tl.load(W_row) if EVEN else tl.load(W_row, column < end, 0)
