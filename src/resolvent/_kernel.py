@@ -93,28 +93,13 @@ def _slope(x, s, known: tl.constexpr, code: tl.constexpr):
 
 
 @triton.jit
-def _function(y, code, CODES: tl.constexpr):
-    """σ(y), by its code. Only the machine's own activations are compiled."""
-    out = y * 0
+def _sigma(x, value, code, SLOPE: tl.constexpr, CODES: tl.constexpr, KNOWN: tl.constexpr):
+    """σ(x) or its slope σ'(x), by the code. Only the machine's own activations are compiled."""
+    out = x * 0
     for c in tl.static_range(13):
         if (CODES >> c) & 1:
-            if (1 << c) == CODES:
-                out = _activate(y, c)
-            else:
-                out = tl.where(code == c, _activate(y, c), out)
-    return out
-
-
-@triton.jit
-def _slopes(point, value, code, CODES: tl.constexpr, KNOWN: tl.constexpr):
-    """σ'(point), by its code."""
-    out = point * 0
-    for c in tl.static_range(13):
-        if (CODES >> c) & 1:
-            if (1 << c) == CODES:
-                out = _slope(point, value, KNOWN, c)
-            else:
-                out = tl.where(code == c, _slope(point, value, KNOWN, c), out)
+            new = _slope(x, value, KNOWN, c) if SLOPE else _activate(x, c)
+            out = new if (1 << c) == CODES else tl.where(code == c, new, out)
     return out
 
 
@@ -135,7 +120,7 @@ def _z(
     y = y.to(dtype).to(tl.float32)
     s = y * 0
     if SIGMA == 1:
-        s = _function(y, code, CODES)
+        s = _sigma(y, y, code, False, CODES, False)
         if SILENT:
             s = tl.where(kept, s, 0)
     elif SIGMA >= 2:
@@ -296,15 +281,14 @@ def sweep_kernel(
         at_value = at_value.to(tl.float32)
         z_shift = z_shift.to(tl.float32)
         if SIGMA == 3:
-            at_point = _slopes(at_point, at_value, code, CODES, KNOWN)
+            at_point = _sigma(at_point, at_value, code, True, CODES, KNOWN)
         if SIGMA >= 2 and SILENT:
             at_point = tl.where(kept, at_point, 0)
         if GROUPED:
             if tl.load(stage + 6) != 0:
-                # channel after channel: what it feeds are the columns of later blocks or, for the dual, of earlier ones
-                every = (
-                    tl.zeros((ROWS, 1), tl.int32) + column[None, :]
-                )  # as the tile lies in registers, not to move it there
+                # channel after channel: what it feeds are columns of later blocks or, for the dual, of earlier ones.
+                # The table is read for each row, so that it lies in registers as the tile does.
+                every = tl.zeros((ROWS, 1), tl.int32) + column[None, :]
                 edge = tl.load(edges + every, every < end, n if TRANSPOSED else 0)
                 for i in tl.range(0, end - begin, num_stages=3, loop_unroll_factor=4):
                     c = end - 1 - i if TRANSPOSED else begin + i
