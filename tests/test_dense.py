@@ -88,8 +88,11 @@ def test_the_repr_says_the_architecture():
 
 
 def test_machines_of_equal_blocks_do_not_compare_them_in_each_call():
-    first, second = (rv.DenseMachine((1, 2)) for _ in range(2))
+    first, second = (rv.RecurrentMachine((1, 2), lags=1) for _ in range(2))
+    first(torch.randn(3, 3))
+    second(torch.randn(5, 3))
     for machine in (first, second, deepcopy(first)):
-        machine(torch.randn(3))
-        assert machine.connections is first.connections
-        assert machine.partition is first.partition
+        for steps in (3, 5):
+            machine(torch.randn(steps, 3))
+            assert machine.connections is first.connections
+            assert machine.partition is first.partition

@@ -247,6 +247,28 @@ def test_convolutions_of_one_and_of_most_positions(positions):
     check(rv.ConvMachine((2, 1, 2), "tanh", kernel_size=3), positions)
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_where_sigma_is_zero_an_infinite_y_adds_nothing():
+    """With no σ at all, and in the dual's steps of history."""
+    machine = rv.RecurrentMachine((1, 1), "tanh", lags=1, bias=False, device=DEVICE).requires_grad_(False)
+    machine.weight.fill_(2)
+    ones = torch.ones(1, 2, 2, device=DEVICE)
+    late = torch.tensor([[[1.0, 1.0], [3e38, 3e38]]], device=DEVICE)
+    slope = Slope(machine.activation, ones * 0)
+    for plan, sigma, y0, z0 in (
+        (machine._plan(ones), None, ones * torch.inf, ones),
+        (machine._plan(ones, 1).dual, slope, ones * 0, late),
+    ):
+        arguments = (machine.operator, plan, sigma, machine.weight, y0, z0, None)
+        torch.testing.assert_close(_triton.sweep(*arguments), _sweep._step_by_step(*arguments))
+
+
+def test_no_steps_after_a_history():
+    machine = rv.RecurrentMachine((2, 1), "tanh", lags=2, device=DEVICE).requires_grad_(False)
+    x = torch.randn(3, 2, 3, device=DEVICE)
+    same(machine.operator, machine._plan(x, 2), machine.activation, machine.weight, x, x, None)
+
+
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_and_slopes(name):
     check(rv.DenseMachine((8, 8), name))

@@ -86,6 +86,20 @@ def test_vmap_over_weights_is_an_ensemble(name):
 
 
 @pytest.mark.unchecked
+def test_lags_compile_where_the_sweep_runs_step_by_step():
+    """As with a custom activation."""
+    machine = rv.RecurrentMachine((2, 3), lambda y: y.tanh(), lags=2, dtype=torch.float64)
+    x = torch.randn(4, 5, 2, dtype=torch.float64, requires_grad=True)
+
+    def value_and_gradients(program):
+        z = program(x)
+        return z, *torch.autograd.grad(z.square().sum(), [x, *machine.parameters()])
+
+    compiled = torch.compile(machine, fullgraph=True, backend="aot_eager")
+    assert_equal(value_and_gradients(compiled), value_and_gradients(machine))
+
+
+@pytest.mark.unchecked
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor", "ignore:Dynamo detected a call")
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("name", ["dense", "conv", "recurrent"])

@@ -13,7 +13,7 @@ from ._solve import solve
 Point = Float[Tensor, "..."]
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False)
 class Derivative:
     """A structured machine's derivative at a point, or its dual: the same solve, with slopes for σ."""
 

@@ -118,13 +118,14 @@ def _z(
 ):
     """z = σ(y) + z0, of y as it is stored and as z will be."""
     y = y.to(dtype).to(tl.float32)
-    s = y * 0
-    if SIGMA == 1:
+    if SIGMA == 0:
+        s = tl.zeros_like(y)
+    elif SIGMA == 1:
         s = _sigma(y, y, code, False, CODES, False)
-        if SILENT:
-            s = tl.where(kept, s, 0)
-    elif SIGMA >= 2:
+    else:
         s = slope * y
+    if SILENT:
+        s = tl.where(kept, s, 0)
     if HAS_Z0:
         s += shift
     return s.to(dtype)
@@ -230,7 +231,7 @@ def sweep_kernel(
             y_added = tl.load(y + at, here[:, None] & (column < added)[None, :], 0)
         if HAS_Z0:
             z_shift = tl.load(z0 + at, mask, 0)
-        if SIGMA == 2 or SIGMA == 3:
+        if SIGMA >= 2:
             at_point = tl.load(point + at, mask, 0)
         if KNOWN:
             at_value = tl.load(value + at, mask, 0)
@@ -282,8 +283,6 @@ def sweep_kernel(
         z_shift = z_shift.to(tl.float32)
         if SIGMA == 3:
             at_point = _sigma(at_point, at_value, code, True, CODES, KNOWN)
-        if SIGMA >= 2 and SILENT:
-            at_point = tl.where(kept, at_point, 0)
         if GROUPED:
             if tl.load(stage + 6) != 0:
                 # channel after channel: what it feeds are columns of later blocks or, for the dual, of earlier ones.
@@ -299,7 +298,7 @@ def sweep_kernel(
                         y_c = tl.gather(total, here_c, 1)
                         kept_c = tl.gather(kept.to(tl.int32), here_c, 1) != 0 if SILENT else 0
                         shift_c = tl.gather(z_shift, here_c, 1) if HAS_Z0 else 0
-                        one = _z(y_c, y_c, shift_c, kept_c, code, SIGMA, CODES, SILENT, HAS_Z0, dtype)
+                        one = _z(y_c, 0, shift_c, kept_c, code, SIGMA, CODES, SILENT, HAS_Z0, dtype)
                     else:
                         new = _z(total, at_point, z_shift, kept, code, SIGMA, CODES, SILENT, HAS_Z0, dtype)
                         one = tl.gather(new, here_c, 1)

@@ -229,9 +229,8 @@ class StructuredMachine(nn.Module):
     @_constant  # a compiler is not to trace how the plan is built
     def _plan_at(self, time_steps: int, history: int) -> Plan:
         plan = make_plan(self.partition, self.connections, time_steps, history)
-        if (
-            plan.connections is not self.connections
-        ):  # but equal, which takes long to find out, of many blocks, each time
+        # equal ones are shared: to find out in each call that many blocks are equal takes milliseconds
+        if plan.connections is not self.connections or plan.partition is not self.partition:
             self.partition, self.connections = plan.partition, plan.connections
         return plan
 
@@ -344,7 +343,7 @@ class StructuredMachine(nn.Module):
     @staticmethod
     def _cast(x: Tensor) -> Tensor:
         """x in the precision autocast asks for; like autocast, float64 and integers are left alone."""
-        if not torch._C._is_any_autocast_enabled():
+        if not _is_any_autocast_enabled():
             return x
         device = x.device.type
         if device == "meta" or not torch.is_autocast_enabled(device):

@@ -52,7 +52,8 @@ class Partition:
 
     def __init__(self, sizes: Sequence[int]):
         object.__setattr__(self, "sizes", integers("sizes", sizes))
-        object.__setattr__(self, "total", sum(self.sizes))  # asked for in every call, and so is this:
+        # both asked for in every call
+        object.__setattr__(self, "total", sum(self.sizes))
         object.__setattr__(self, "_hash", hash(self.sizes))
 
     def __hash__(self) -> int:

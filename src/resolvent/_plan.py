@@ -59,6 +59,12 @@ def _transpose(step: Step) -> Step:
 
 
 @lru_cache(maxsize=256)
+def _shared(partition: Partition, connections: Connections) -> tuple[Partition, Connections]:
+    """The first of equal ones, for all plans to have the same."""
+    return partition, connections
+
+
+@lru_cache(maxsize=256)
 def make_plan(partition: Partition, connections: Connections, time_steps: int, history: int) -> Plan:
     """Time block after time block: what earlier time blocks bring, then a sweep over the channel blocks.
 
@@ -66,6 +72,7 @@ def make_plan(partition: Partition, connections: Connections, time_steps: int, h
     lags, what comes from before a chunk of time blocks is one product for the whole chunk. The first `history` steps of
     a point are given, not computed.
     """
+    partition, connections = _shared(partition, connections)
     matrices, time_block = connections.matrices, connections.time_block
     lags = range(len(matrices))
     channels = [range(block.start, block.stop) for block in partition.blocks]

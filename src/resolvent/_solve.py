@@ -37,10 +37,11 @@ def solve(
     the first channels are enough, and only with y0 may there be a bias. The weight may lead with ensemble axes, which
     y0 and z0 then share.
     """
+    lazy = isinstance(sigma, Slope)
     slope = sigma if isinstance(sigma, Tensor) else None
-    if not _differentiated(sigma.at if isinstance(sigma, Slope) else slope, weight, y0, z0, bias):
+    if not _differentiated(sigma.at if lazy else slope, weight, y0, z0, bias):
         return sweep(operator, plan, sigma, weight, y0, z0, inside, bias)
-    slope = sigma.tensor() if isinstance(sigma, Slope) else slope
+    slope = sigma.tensor() if lazy else slope
     activations = sigma if slope is None else None
     if slope is not None and inside is not None:
         slope, inside = slope.where(inside, 0), None
@@ -101,7 +102,7 @@ def _recorded(*factors: Tensor | None) -> bool:
     """Whether autograd records an operation on these."""
     if is_grad_enabled():
         for x in factors:
-            if x is not None and getattr(x, "requires_grad", False):  # what is no tensor is refused later
+            if getattr(x, "requires_grad", False):  # what is no tensor is refused later
                 return True
     return False
 

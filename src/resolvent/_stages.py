@@ -16,7 +16,7 @@ from ._plan import Plan
 
 PULLED = 2048  # longer pasts than this, in entries of z, are products
 NARROW, GROUP = 8, 128  # blocks up to this width make stages of up to so many channels
-TILE = 64  # channels of a stage
+TILE = 64  # channels of a stage of one block; not fewer than a narrow one has
 COVERED = 1024  # up to so many channels, or in 16 bits, Q is one product
 
 
@@ -162,7 +162,7 @@ def schedule_of(plan: Plan, codes: bytes, half: bool = False, taps: int = 0, spa
             for i in range(len(blocks)):
                 wait(range(t, t + 1), i, code=-1)
         flush()
-    longest, width = max(s[1] - s[0] for s in stages), max(s[3] - s[2] for s in stages)
+    longest, width = (max((s[i + 1] - s[i] for s in stages), default=1) for i in (0, 2))
     unit = gcd(16, stride, *(s[i] for s in stages for i in (2, 3, 4)), *(end for s in sources for end in s[1:]))
     for table, columns in ((stages, (2, 3, 4, 8, 9)), (sources, (1, 2))):
         for row in table:

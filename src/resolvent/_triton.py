@@ -12,7 +12,7 @@ from torch._C._functorch import is_legacy_batchedtensor
 
 from . import _native
 from ._activation import FUNCTION, SLOPE_AT, Sigma, for_kernels
-from ._kernel import cotangent_kernel, sweep_kernel
+from ._kernel import FIELDS, cotangent_kernel, sweep_kernel
 from ._operators import Conv, Dense, Lagged, Operator, Product
 from ._plan import Plan
 from ._stages import Schedule, cover, schedule_of
@@ -233,8 +233,8 @@ def _launches(
         schedule, layout = schedule_of(plan, codes, half), (n, 1, False, 0)
     span, width = schedule.times, max(16, _power_of_2(schedule.width))
     rows = _power_of_2(span * min(samples, max(1, 16 // span)))
-    dot = rows > 2 or span > 1  # one or two samples are cheaper, one by one, as sums of vectors than as tiles of 16
-    fewest = 8 if dtype == torch.float32 and precision == "ieee" else 16  # matrix instructions need as many
+    dot = rows > 2 or span > 1  # one or two samples are cheaper, one by one, as sums of vectors than as tiles
+    fewest = 8 if dtype == torch.float32 and precision == "ieee" else 16  # IEEE float32 has no matrix instructions
     rows = max(rows, fewest) if dot else 1
     depth = 32 if dot and dtype == torch.float32 else 64 if dot else 8192 // (rows * width)
     depth = min(depth, 256)
@@ -267,7 +267,7 @@ def _launches(
     constants += (schedule.grouped, dot, precision)
     # where each channel's block begins or, for the dual, ends
     edges = [b.stop if plan.transposed else b.start for b in plan.partition.blocks for _ in range(b.start, b.stop)]
-    unused = [0] * len(schedule.stages[0])  # read as the one after the last
+    unused = [0] * FIELDS.value  # read as the one after the last
     tables = ([*schedule.stages, unused], schedule.sources, edges)
     tables = tuple(torch.tensor(table, dtype=torch.int32, device=device) for table in tables)
     return Launches(schedule, stride, tables, constants, rows // span, {})

@@ -572,10 +572,13 @@ PyObject *tensor_type, *parameter_type, *new_empty, *is_neg, *float_types[2];
 PyObject *empty_strided, *deterministic;  // PyTorch's shortest way to memory, and whether it is to be filled; or null
 
 bool connect() {
-    PyObject *guards = PyImport_ImportModule("torch._C._dynamo.guards"), *core = PyImport_ImportModule("torch._C");
+    PyObject *core = PyImport_ImportModule("torch._C"), *guards = PyImport_ImportModule("torch._C._dynamo.guards");
+    if (!guards) PyErr_Clear();
     deterministic = core ? PyObject_GetAttrString(core, "_get_deterministic_algorithms") : nullptr;
+    if (!deterministic) PyErr_Clear();
     empty_strided = guards && deterministic ? PyObject_GetAttrString(guards, "_empty_strided_cpu") : nullptr;
-    Py_XDECREF(guards), Py_XDECREF(core), PyErr_Clear();
+    if (!empty_strided) PyErr_Clear();
+    Py_XDECREF(guards), Py_XDECREF(core);
     PyObject *torch = PyImport_ImportModule("torch"), *nn = PyImport_ImportModule("torch.nn"), *capsule = nullptr;
     if (torch && nn && (tensor_type = PyObject_GetAttrString(torch, "Tensor")) &&
         (parameter_type = PyObject_GetAttrString(nn, "Parameter")) &&
@@ -679,9 +682,10 @@ PyObject* empty(PyObject* like, int bits, Index ndim, const Index* shape, void**
         PyTuple_SetItem(sizes, axis, PyLong_FromLongLong(shape[axis]));
         PyTuple_SetItem(strides, axis, PyLong_FromLongLong(stride));
     }
-    PyObject* filled = empty_strided ? PyObject_CallNoArgs(deterministic) : nullptr;
+    PyObject *filled = empty_strided ? PyObject_CallNoArgs(deterministic) : nullptr, *dtype = float_types[bits == 64];
+    if (empty_strided && !filled) PyErr_Clear();
     if (sizes && strides)
-        result = filled == Py_False ? PyObject_CallFunctionObjArgs(empty_strided, sizes, strides, float_types[bits == 64], nullptr)
+        result = filled == Py_False ? PyObject_CallFunctionObjArgs(empty_strided, sizes, strides, dtype, nullptr)
                                     : PyObject_CallMethodObjArgs(like, new_empty, sizes, nullptr);
     Py_XDECREF(sizes), Py_XDECREF(strides), Py_XDECREF(filled);
     View x;
