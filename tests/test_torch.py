@@ -86,6 +86,19 @@ def test_vmap_over_weights_is_an_ensemble(name):
 
 
 @pytest.mark.unchecked
+def test_an_exported_dual_machine_takes_the_slope_of_a_custom_activation_at_its_input():
+    machine = rv.DenseMachine((2, 3), lambda y: y.tanh(), dtype=torch.float64).requires_grad_(False)
+
+    class DualSolve(torch.nn.Module):
+        def forward(self, y, u0):
+            return machine.dual(y).solve(u0)
+
+    y, other, u0 = (torch.randn(4, 5, dtype=torch.float64) for _ in range(3))
+    exported = torch.export.export(DualSolve(), (y, u0)).module()
+    assert_equal(exported(other, u0), machine.dual(other).solve(u0))
+
+
+@pytest.mark.unchecked
 def test_lags_compile_where_the_sweep_runs_step_by_step():
     """As with a custom activation."""
     machine = rv.RecurrentMachine((2, 3), lambda y: y.tanh(), lags=2, dtype=torch.float64)

@@ -67,7 +67,13 @@ def _slope_of(function: Pointwise) -> Pointwise:
 
     Forward mode would say J 1, but PyTorch cannot nest it in a forward-mode derivative of the machine.
     """
-    return lambda y: torch.func.vjp(function, y)[1](torch.ones_like(y))[0]
+
+    def slope(y: Tensor) -> Tensor:
+        if torch.compiler.is_exporting():  # which would take what vjp keeps of y for a constant
+            return torch.func.jvp(function, (y,), (torch.ones_like(y),))[1]
+        return torch.func.vjp(function, y)[1](torch.ones_like(y))[0]
+
+    return slope
 
 
 # At kinks, and where softplus switches to the identity, the slope is the one PyTorch's own backward uses.
