@@ -1,6 +1,5 @@
 """Dense machines against networks nobody here wrote, and their initialisation."""
 
-from copy import deepcopy
 from itertools import pairwise
 
 import pytest
@@ -85,14 +84,3 @@ def test_the_repr_says_the_architecture():
     )
     some = rv.DenseMachine((2, 4, 1), "relu", connections=[[False] * 3, [True] + [False] * 2, [False] * 3], bias=False)
     assert repr(some) == ("DenseMachine(sizes=(2, 4, 1), activation=relu, connections=1 of 3, bias=False, depth=5)")
-
-
-def test_machines_of_equal_blocks_do_not_compare_them_in_each_call():
-    first, second = (rv.RecurrentMachine((1, 2), lags=1) for _ in range(2))
-    first(torch.randn(3, 3))
-    second(torch.randn(5, 3))
-    for machine in (first, second, deepcopy(first)):
-        for steps in (3, 5):
-            machine(torch.randn(steps, 3))
-            assert machine.connections is first.connections
-            assert machine.partition is first.partition

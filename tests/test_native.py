@@ -9,6 +9,7 @@ from cases import Case, cases, outputs_and_gradients, randomize
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tolerance import TOLERANCE, assert_same
+from torch import Tensor
 
 import resolvent as rv
 from resolvent import _native
@@ -196,16 +197,31 @@ def test_what_is_no_plain_tensor_is_refused_as_ever(native):
 
 
 @pytest.mark.filterwarnings("ignore")  # of tracing: it is deprecated, and fixes shapes
-def test_results_are_ordinary_tensors(native):
-    """They can be resized, and a tracer sees how they came about."""
+def test_a_tracer_sees_the_steps(native):
     machine = rv.DenseMachine((2, 3))
     x, other = torch.randn(4, 2), torch.randn(4, 2)
     for trained in (True, False):
         traced: Any = torch.jit.trace(machine.requires_grad_(trained), x, check_trace=False)
         torch.testing.assert_close(traced(other), machine(other))
-    with torch.no_grad():
-        for result in (*machine.solve(x), machine.weight_cotangent(torch.randn(4, 5), torch.randn(4, 5))):
-            result.resize_(10, 10)
+
+
+@pytest.mark.parametrize("deterministic", [True, False])  # which take their memory from different places
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_results_are_as_torch_empty_makes_them(native, deterministic, mode, dtype):
+    torch.use_deterministic_algorithms(deterministic)
+    machine = rv.ConvMachine((2, 3), kernel_size=3, dtype=dtype)
+    with mode():
+        for batch in (4, 0):
+            x = torch.randn(batch, 5, 7, dtype=dtype)
+            y, z = machine.solve(x)
+            Q = machine.weight_cotangent(x, x)
+            for result, shape in ((y, x.shape), (z, x.shape), (Q, machine.weight.shape)):
+                expected = torch.empty(shape, dtype=dtype)
+                for fact in (Tensor.size, Tensor.stride, Tensor.type, Tensor.is_inference, Tensor.storage_offset):
+                    assert fact(result) == fact(expected)
+                assert result.untyped_storage().resizable()
+                result.resize_(10, 10)
 
 
 def test_a_parametrized_weight_is_computed_once_for_each_call(native):

@@ -1,5 +1,6 @@
 """Recurrent machines: as networks nobody here wrote, continued, streamed, and on sequences of different lengths."""
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -262,3 +263,14 @@ def test_the_repr_says_the_architecture():
     assert repr(rv.RecurrentMachine((2, 4), lags=3, time_block=2)) == (
         "RecurrentMachine(sizes=(2, 4), activation=tanh, lags=3, time_block=2, connections=all, bias=True, depth=3)"
     )
+
+
+def test_machines_of_equal_blocks_do_not_compare_them_in_each_call():
+    first, second = (rv.RecurrentMachine((1, 2), lags=1) for _ in range(2))
+    first(torch.randn(3, 3))
+    second(torch.randn(5, 3))
+    for machine in (first, second, deepcopy(first)):
+        for steps in (3, 5):
+            machine(torch.randn(steps, 3))
+            assert machine.connections is first.connections
+            assert machine.partition is first.partition

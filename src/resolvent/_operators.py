@@ -351,7 +351,7 @@ def _folded_product(a: Tensor, b: Tensor, channels: int) -> Tensor:
     windows = rows.view(*batch, steps, length * channels)
     windows[..., entries:].zero_()
     a = a.contiguous()  # of a strided factor, the library would make one small product for each sample
-    if b.ndim > 2 or torch.compiler.is_compiling() or is_legacy_batchedtensor(a):
+    if b.ndim > 2 or torch.compiler.is_compiling() or is_legacy_batchedtensor(a):  # they take no out=
         windows[..., :entries] = _multiply(a, b)
     else:
         torch.matmul(a, b, out=windows[..., :entries])
