@@ -120,21 +120,46 @@ def test_without_the_extension_the_kernels_give_the_same(monkeypatch):
 @pytest.mark.parametrize("batch", [3, 270])
 def test_in_16_bits_the_sweep_is_exact_up_to_rounding(sizes, batch):
     """In which W is read where it lies."""
-    machine = randomize(rv.DenseMachine(sizes, "tanh", device=DEVICE, dtype=torch.float16)).requires_grad_(False)
+    check_in_16_bits(rv.DenseMachine(sizes, "tanh"), batch)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "window", "activations", "missing", "widest"),
+    [
+        ((16,) * 20, 1024, ("tanh",), None, 256),
+        ((16,) * 20, 80, ("tanh",), None, 80),
+        ((16,) * 5, 1024, ("tanh", "tanh", "tanh", "sin", "sin"), None, 48),
+        ((32,) * 6, 1024, ("tanh",), (3, 1), 96),
+    ],
+)
+def test_equal_blocks_share_a_stage_in_16_bits(sizes, window, activations, missing, widest, monkeypatch):
+    """As many as one may have, as there are in a window, of the same σ, or that are fed by all of it."""
+    monkeypatch.setattr(_stages, "_window", lambda *_: window)
+    connections = torch.ones(len(sizes), len(sizes), dtype=torch.bool).tril(-1)
+    if missing is not None:
+        connections[missing] = False
+    activations = activations * (len(sizes) // len(activations))
+    machine = rv.DenseMachine(sizes, activations, connections=connections)
+    schedule = _stages.schedule_of(machine._plan_at(1, 0), machine.activation.codes, True)
+    assert (schedule.grouped, schedule.width) == (sizes[0], widest)
+    check_in_16_bits(machine, batch=270)
+
+
+def check_in_16_bits(machine, batch):
+    machine = randomize(machine.to(DEVICE, torch.float16)).requires_grad_(False)
     machine.weight.div_(machine.partition.total**0.5)
-    weight, points = machine.weight, [torch.randn(batch, sum(sizes), device=DEVICE).half() for _ in range(3)]
-    for plan, sigma in (
-        (machine._plan_at(1, 0), machine.activation),
-        (machine._plan_at(1, 0).dual, Slope(machine.activation, points[2])),
-    ):
+    n, plan = machine.partition.total, machine._plan_at(1, 0)
+    weight, points = machine.weight, [torch.randn(batch, n, device=DEVICE).half() for _ in range(3)]
+    for way, sigma in ((plan, machine.activation), (plan.dual, Slope(machine.activation, points[2]))):
         exact = Slope(machine.activation, points[2].float()) if isinstance(sigma, Slope) else sigma
-        W, y0, z0 = (x.float() for x in (weight, *points[:2]))
-        expected = _sweep._step_by_step(machine.operator, plan, exact, W, y0, z0, None)
-        actual = _triton.sweep(machine.operator, plan, sigma, weight, *points[:2], None)
-        for a, e in zip(actual, expected, strict=True):
-            assert a.dtype == torch.float16
-            assert_near(a, e)
-    Q = _triton.cotangent(machine.operator, machine._plan_at(1, 0), *points[:2])
+        W, y0, *both = (x.float() for x in (weight, *points[:2]))
+        for z0, exact_z0 in ((points[1], *both), (None, None)):
+            expected = _sweep._step_by_step(machine.operator, way, exact, W, y0, exact_z0, None)
+            actual = _triton.sweep(machine.operator, way, sigma, weight, points[0], z0, None)
+            for a, e in zip(actual, expected, strict=True):
+                assert a.dtype == torch.float16
+                assert_near(a, e)
+    Q = _triton.cotangent(machine.operator, plan, *points[:2])
     assert_near(Q, (points[0].float().mT @ points[1].float()).where(read_part(machine).to(DEVICE), 0))
 
 
@@ -173,6 +198,21 @@ def test_an_infinite_z_leaves_alone_what_it_does_not_feed():
     y0 = torch.tensor([[1.0, 2.0, torch.inf, 3.0]], device=DEVICE)
     y, _ = _triton.sweep(machine.operator, machine._plan(y0), machine.activation, machine.weight, y0, None, None)
     assert y[0, :2].isfinite().all()
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+def test_an_infinite_z_in_a_stage_of_equal_blocks_leaves_alone_what_it_does_not_feed():
+    machine = rv.DenseMachine((16,) * 3, "identity", bias=False, device=DEVICE, dtype=torch.float16)
+    machine.requires_grad_(False).weight.fill_(0.01)  # what is not read, too
+    y0 = torch.ones(270, 48, device=DEVICE).half()
+    y0[:, 20] = torch.inf
+    plan = machine._plan(y0)
+    y, _ = _triton.sweep(machine.operator, plan, machine.activation, machine.weight, y0, None, None)
+    u, _ = _triton.sweep(machine.operator, plan.dual, None, machine.weight, y0, y0, None)
+    for x, fed in ((y, slice(32, None)), (u, slice(16))):
+        infinite = y0.isinf()
+        infinite[:, fed] = True
+        assert torch.equal(x.isinf(), infinite)
 
 
 @pytest.mark.parametrize(("sizes", "stages"), [((3, 1, 1, 2, 9, 1, 4), 3), ((1, 2, 1, 3, 8), 3), ((2,) * 8, 4)])

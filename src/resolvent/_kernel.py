@@ -1,8 +1,8 @@
 """The kernels for GPUs: a sweep over stages, and the cotangent of a small weight.
 
 A program of the sweep has a few samples. For stage after stage it pulls what earlier stages of its window bring,
-applies σ and stores; narrow blocks it solves channel after channel in registers. Precision: products are IEEE float32
-unless the user has allowed TF32, and bfloat16 is accumulated in float32.
+applies σ and stores; blocks that share a stage it solves in registers, channel after channel or block after block.
+Precision: products are IEEE float32 unless the user has allowed TF32, and bfloat16 is accumulated in float32.
 """
 
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
@@ -14,7 +14,9 @@ FIELDS = tl.constexpr(14)  # of a stage: see `_stages`
 
 
 @triton.jit
-def _tanh(x):
+def _tanh(x, HALF: tl.constexpr):
+    if HALF:  # in 16 bits, fewer digits will do
+        return tl.where(tl.abs(x) < 0.05, x * (1 - x * x * (1 / 3)), 1 - 2 / (1 + tl.exp2(2.8853900817779268 * x)))
     e = tl.exp2(-2.8853900817779268 * tl.abs(x))  # exp(-2 |x|)
     t = tl.where(x < 0, e - 1, 1 - e) / (1 + e)
     # near 0 the difference 1 - e has lost its digits, and the series has not
@@ -27,10 +29,10 @@ def _sigmoid(x):
 
 
 @triton.jit
-def _activate(x, code: tl.constexpr):
+def _activate(x, code: tl.constexpr, HALF: tl.constexpr):
     """σ, by its place among the known activations."""
     if code == 1:
-        return _tanh(x)
+        return _tanh(x, HALF)
     if code == 2:
         return _sigmoid(x)
     if code == 3:
@@ -44,7 +46,7 @@ def _activate(x, code: tl.constexpr):
     if code == 7:
         return x * 0.5 * (1 + tl.erf(x * 0.7071067811865476))
     if code == 8:
-        return x * 0.5 * (1 + _tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))
+        return x * 0.5 * (1 + _tanh(0.7978845608028654 * (x + 0.044715 * x * x * x), HALF))
     if code == 9:
         return x * _sigmoid(x)
     if code == 10:
@@ -57,10 +59,10 @@ def _activate(x, code: tl.constexpr):
 
 
 @triton.jit
-def _slope(x, s, known: tl.constexpr, code: tl.constexpr):
+def _slope(x, s, known: tl.constexpr, code: tl.constexpr, HALF: tl.constexpr):
     """σ'(x); s is σ(x) where it is known."""
     if code == 1:
-        t = s if known else _tanh(x)
+        t = s if known else _tanh(x, HALF)
         return 1 - t * t
     if code == 2:
         t = s if known else _sigmoid(x)
@@ -77,7 +79,7 @@ def _slope(x, s, known: tl.constexpr, code: tl.constexpr):
         return 0.5 * (1 + tl.erf(x * 0.7071067811865476)) + x * tl.exp(-0.5 * x * x) * 0.3989422804014327
     if code == 8:
         c = tl.minimum(tl.maximum(x, -10.0), 10.0)
-        t = _tanh(0.7978845608028654 * (c + 0.044715 * c * c * c))
+        t = _tanh(0.7978845608028654 * (c + 0.044715 * c * c * c), HALF)
         return 0.5 * (1 + t) + c * (1 - t * t) * 0.3989422804014327 * (1 + 0.134145 * c * c)
     if code == 9:
         t = _sigmoid(x)
@@ -93,12 +95,12 @@ def _slope(x, s, known: tl.constexpr, code: tl.constexpr):
 
 
 @triton.jit
-def _sigma(x, value, code, SLOPE: tl.constexpr, CODES: tl.constexpr, KNOWN: tl.constexpr):
+def _sigma(x, value, code, SLOPE: tl.constexpr, CODES: tl.constexpr, KNOWN: tl.constexpr, HALF: tl.constexpr):
     """σ(x) or its slope σ'(x), by the code. Only the machine's own activations are compiled."""
     out = x * 0
     for c in tl.static_range(13):
         if (CODES >> c) & 1:
-            new = _slope(x, value, KNOWN, c) if SLOPE else _activate(x, c)
+            new = _slope(x, value, KNOWN, c, HALF) if SLOPE else _activate(x, c, HALF)
             out = new if (1 << c) == CODES else tl.where(code == c, new, out)
     return out
 
@@ -121,7 +123,7 @@ def _z(
     if SIGMA == 0:
         s = tl.zeros_like(y)
     elif SIGMA == 1:
-        s = _sigma(y, y, code, False, CODES, False)
+        s = _sigma(y, y, code, False, CODES, False, dtype != tl.float32)
     else:
         s = slope * y
     if SILENT:
@@ -129,6 +131,14 @@ def _z(
     if HAS_Z0:
         s += shift
     return s.to(dtype)
+
+
+@triton.jit
+def _block(x, b, WIDTH: tl.constexpr):
+    """The columns of one of the blocks that lie side by side in x."""
+    blocks: tl.constexpr = x.shape[1] // WIDTH
+    chosen = (tl.arange(0, blocks) == b)[None, :, None]
+    return tl.sum(tl.where(chosen, tl.reshape(x, (x.shape[0], blocks, WIDTH)), 0.0), 1)
 
 
 @triton.jit(do_not_specialize=["times", "history", "first", "last", "batch"])
@@ -282,8 +292,8 @@ def sweep_kernel(
         at_value = at_value.to(tl.float32)
         z_shift = z_shift.to(tl.float32)
         if SIGMA == 3:
-            at_point = _sigma(at_point, at_value, code, True, CODES, KNOWN)
-        if GROUPED:
+            at_point = _sigma(at_point, at_value, code, True, CODES, KNOWN, dtype != tl.float32)
+        if GROUPED == 1:
             if tl.load(stage + 6) != 0:
                 # channel after channel: what it feeds are columns of later blocks or, for the dual, of earlier ones.
                 # The table is read for each row, so that it lies in registers as the tile does.
@@ -305,6 +315,19 @@ def sweep_kernel(
                     fed = edge <= c if TRANSPOSED else edge > c
                     fed_by_c = total + one.to(tl.float32) * W.to(tl.float32)[None, :]
                     total = tl.where(fed, fed_by_c, total)  # an infinite z leaves alone what it does not feed
+        if GROUPED > 1:  # block after block; the last one feeds none of them
+            for i in tl.range(0, (end - begin) // GROUPED - 1, num_stages=3):
+                b = (end - begin) // GROUPED - 1 - i if TRANSPOSED else i
+                c = begin + b * GROUPED + tl.arange(0, GROUPED)
+                W_rows = weight + c[:, None] * SOURCE + (column - origin)[None, :] * TO
+                W = tl.load(W_rows) if EVEN else tl.load(W_rows, (column < end)[None, :], 0)
+                slope_b = _block(at_point, b, GROUPED) if SIGMA >= 2 else 0
+                shift_b = _block(z_shift, b, GROUPED) if HAS_Z0 else 0
+                kept_b = _block(kept.to(tl.float32), b, GROUPED) != 0 if SILENT else 0
+                y_b = _block(total, b, GROUPED)
+                z_b = _z(y_b, slope_b, shift_b, kept_b, code, SIGMA, CODES, SILENT, HAS_Z0, dtype)
+                fed = column < begin + b * GROUPED if TRANSPOSED else column >= begin + (b + 1) * GROUPED
+                total = tl.where(fed[None, :], tl.dot(z_b, W, total, input_precision=PRECISION), total)
         tl.store(y + at, total.to(dtype), mask)
         new = _z(total, at_point, z_shift, kept, code, SIGMA, CODES, SILENT, HAS_Z0, dtype)
         tl.store(z + at, new, mask)

@@ -1,8 +1,8 @@
 """The sweep in stages that a fused kernel can run, with large products between them.
 
 The channels are cut into windows. A stage is a block, or a tile of a wide one, at the times of a time block, with all
-that it pulls from earlier stages of its window; narrow neighbouring blocks are one stage. What reaches from window to
-window, or over a long past, is a product.
+that it pulls from earlier stages of its window; narrow neighbouring blocks are one stage, and so are, in 16 bits, equal
+ones. What reaches from window to window, or over a long past, is a product.
 """
 
 from functools import cache, lru_cache
@@ -16,6 +16,7 @@ from ._plan import Plan
 
 PULLED = 2048  # longer pasts than this, in entries of z, are products
 NARROW, GROUP = 8, 128  # blocks up to this width make stages of up to so many channels
+WIDE, WIDE_GROUP = (16, 32, 64), 256  # in 16 bits, equal blocks of these widths, too
 TILE = 64  # channels of a stage of one block; not fewer than a narrow one has
 COVERED = 1024  # up to so many channels, or in 16 bits, Q is one product
 
@@ -46,15 +47,22 @@ class Schedule(NamedTuple):
     """Each a lag and the channels where it begins and ends."""
     unit: int  # the tables count channels in units of so many, so that the kernel sees how its reads are aligned
     chunked: bool  # whether at long lags a stage pulls from its chunk alone
-    grouped: bool
+    grouped: (
+        int  # 0 where each block is a stage, 1 where narrow blocks share one, or the width of the wide ones that do
+    )
     times: int  # steps of the longest stage
     width: int  # channels of the widest stage
     stride: int  # between the rows of W as the kernel reads it: all channels, or those of one of several even windows
 
 
 @lru_cache(maxsize=256)
-def schedule_of(plan: Plan, codes: bytes, half: bool = False, taps: int = 0, space: int = 1) -> Schedule:
-    """How the kernel runs a plan, in 32 bits or, if half, in 16; a convolution has so many taps, in such a space."""
+def schedule_of(
+    plan: Plan, codes: bytes, half: bool = False, taps: int = 0, space: int = 1, tiles: bool = True
+) -> Schedule:
+    """How the kernel runs a plan, in 32 bits or, if half, in 16; a convolution has so many taps, in such a space.
+
+    If a program has but one sample, there are no tiles to multiply.
+    """
     matrices = plan.connections.matrices * max(1, taps)
     lags = range(len(matrices))
     blocks = [range(block.start, block.stop) for block in plan.partition.blocks]
@@ -68,7 +76,10 @@ def schedule_of(plan: Plan, codes: bytes, half: bool = False, taps: int = 0, spa
     even = not (plan.transposed or taps or half) and ends == set(range(min(ends), plan.partition.total + 1, min(ends)))
     stride = min(ends) if even else plan.partition.total
     widest = max(plan.partition.sizes)
-    most = GROUP if widest <= NARROW else min(TILE, max(16, widest))  # channels of a group: no wider than other stages
+    equal = widest in WIDE and min(plan.partition.sizes) == widest
+    wide = widest if equal and half and tiles and not taps and len(lags) == 1 else 0
+    # channels of a group: no wider than other stages
+    most = WIDE_GROUP if wide else GROUP if widest <= NARROW else min(TILE, max(16, widest))
 
     @cache
     def reads(lag: int, i: int) -> list[bool]:
@@ -79,9 +90,9 @@ def schedule_of(plan: Plan, codes: bytes, half: bool = False, taps: int = 0, spa
         return [connected and window_of[i] == window for connected, window in zip(row, window_of, strict=True)]
 
     def joins(stage: Stage, i: int) -> bool:
-        """Whether block i can join a stage: narrow, of the same σ, and fed by all of it and by what feeds it."""
+        """Whether block i can join a stage: of the same σ, not too wide, and fed by all of it and by what feeds it."""
         first, *_ = stage.blocks
-        if max(len(blocks[i]), len(blocks[first])) > NARROW or codes[i] != codes[first]:
+        if max(len(blocks[i]), len(blocks[first])) > max(NARROW, wide) or codes[i] != codes[first]:
             return False
         if taps or len(stage.times) > 1 or len(stage.channels) + len(blocks[i]) > most:
             return False
@@ -169,7 +180,7 @@ def schedule_of(plan: Plan, codes: bytes, half: bool = False, taps: int = 0, spa
             for column in columns:
                 row[column] //= unit
     fresh = [False] * len(steps) if mixed else fresh
-    grouped = any(s[6] for s in stages)
+    grouped = max(wide, 1) if any(s[6] for s in stages) else 0
     return Schedule(
         tuple(steps), tuple(fresh), mixed, stages, sources, unit, not whole, grouped, longest, width, stride
     )

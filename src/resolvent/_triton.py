@@ -93,6 +93,7 @@ def sweep(
         None if unaligned else (y.data_ptr(), z.data_ptr(), W.data_ptr(), *addresses),
         launches.tables,
         launches.compiled,
+        launches.loads,
     )
     add_product: Any = None
     for step, fresh in zip(schedule.steps, schedule.fresh, strict=True):
@@ -149,6 +150,7 @@ def _prepare(
     addresses: tuple[int, ...] | None,
     tables: tuple[Tensor, ...],
     compiled: dict,
+    loads: int = 3,
 ) -> Callable[..., None]:
     """The kernel on these tensors, as a function of its numbers.
 
@@ -161,8 +163,7 @@ def _prepare(
     def first(*numbers: Any) -> None:
         out: Any = tensors[0]
         given = (out if x is None else x for x in tensors)
-        stages = 4 if out.element_size() == 2 else 3  # loads on their way; 16-bit products are over sooner
-        made = kernel[grid](*given, *tables, *numbers, num_warps=4, num_stages=stages)
+        made = kernel[grid](*given, *tables, *numbers, num_warps=4, num_stages=loads)
         if made is not None and addresses is not None:  # it is None where the kernel is interpreted
             compiled[grid] = made[(*grid, 1, 1)[:3]]
             compiled["tables"] = tuple(table.data_ptr() for table in tables)
@@ -208,6 +209,7 @@ class Launches(NamedTuple):
     tables: tuple[Tensor, ...]
     constants: tuple  # at compile time
     samples: int  # of one program
+    loads: int  # that are on their way at a time
     compiled: dict[Any, Any]  # the kernels for these constants, by what else they depend on
 
 
@@ -230,7 +232,7 @@ def _launches(
         schedule = schedule_of(plan, codes, half, operator.kernel[0], positions)
         layout = (1, positions, True, operator.padding[0][0])  # of points and of the kernel
     else:
-        schedule, layout = schedule_of(plan, codes, half), (n, 1, False, 0)
+        schedule, layout = schedule_of(plan, codes, half, tiles=samples > 2), (n, 1, False, 0)
     span, width = schedule.times, max(16, _power_of_2(schedule.width))
     rows = _power_of_2(span * min(samples, max(1, 16 // span)))
     dot = rows > 2 or span > 1  # one or two samples are cheaper, one by one, as sums of vectors than as tiles
@@ -270,7 +272,8 @@ def _launches(
     unused = [0] * FIELDS.value  # read as the one after the last
     tables = ([*schedule.stages, unused], schedule.sources, edges)
     tables = tuple(torch.tensor(table, dtype=torch.int32, device=device) for table in tables)
-    return Launches(schedule, stride, tables, constants, rows // span, {})
+    loads = 4 if half and schedule.grouped <= 1 else 3  # 16-bit products are over sooner, unless they are wide
+    return Launches(schedule, stride, tables, constants, rows // span, loads, {})
 
 
 def _precision(x: Tensor) -> str:
