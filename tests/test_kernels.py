@@ -116,7 +116,7 @@ def test_without_the_extension_the_kernels_give_the_same(monkeypatch):
         assert _triton.sweep(*arguments, y0, z0, None) is None
 
 
-@pytest.mark.parametrize("sizes", [(64, 64, 64), (3, 9, 2)])
+@pytest.mark.parametrize("sizes", [(64, 64, 64), (3, 9, 2), (16, 5, 16)])
 @pytest.mark.parametrize("batch", [3, 270])
 def test_in_16_bits_the_sweep_is_exact_up_to_rounding(sizes, batch):
     """In which W is read where it lies."""
@@ -142,6 +142,7 @@ def test_equal_blocks_share_a_stage_in_16_bits(sizes, window, activations, missi
     machine = rv.DenseMachine(sizes, activations, connections=connections)
     schedule = _stages.schedule_of(machine._plan_at(1, 0), machine.activation.codes, True)
     assert (schedule.grouped, schedule.width) == (sizes[0], widest)
+    assert not _stages.schedule_of(machine._plan_at(1, 0), machine.activation.codes, True, tiles=False).grouped
     check_in_16_bits(machine, batch=270)
 
 
