@@ -4,10 +4,13 @@ from itertools import pairwise
 
 import pytest
 import torch
-from tolerance import assert_equal
+from cases import cases, functional, outputs_and_gradients
+from hypothesis import HealthCheck, given, settings
+from tolerance import assert_equal, assert_same
 from torch import nn
 
 import resolvent as rv
+from resolvent import _native, _operators
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
@@ -42,6 +45,25 @@ def test_sequential_connections_are_stacked_convolutions(kernel_size):
     theirs = torch.autograd.grad(expected, [x, *stack.parameters()], seed)
     dx, dW, db = torch.autograd.grad(actual, [x, machine.weight, machine.bias], seed)
     assert_equal([dx, *(g for source, to in edges for g in (dW[to, source], db[to]))], theirs)
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(case=cases(kinds=("conv",)))
+def test_as_adjoints_convolutions_give_the_same(case, monkeypatch):
+    """Which is how they are computed where that is faster; also for an ensemble of weights."""
+    monkeypatch.setattr(_native, "extension", None)
+    points = case.points(4)
+    function, parameters = functional(case.machine)
+    parameters = [torch.stack([p, -p]) for p in parameters]
+
+    def results():
+        both = torch.func.vmap(function, (None, None, *[0] * len(parameters)))(*points[:2], *parameters)
+        return outputs_and_gradients(case.machine, *points) | dict(zip(("ys", "zs"), both, strict=True))
+
+    expected = results()
+    with monkeypatch.context() as patch:
+        patch.setattr(_operators, "_adjoint_is_faster", lambda *_: True)
+        assert_same(results(), expected)
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu"])

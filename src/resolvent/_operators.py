@@ -18,6 +18,8 @@ from torch.utils.flop_counter import flop_registry
 flop_registry.setdefault(torch.ops.aten.addmm_, flop_registry[torch.ops.aten.addmm])
 flop_registry.setdefault(torch.ops.aten.baddbmm_, flop_registry[torch.ops.aten.baddbmm])
 
+CONVOLVE = (F.conv1d, F.conv2d, F.conv3d)
+
 
 class Region(NamedTuple):
     """Channels at some time steps; where there is no time, all is at step 0."""
@@ -166,20 +168,26 @@ class Conv(Operator):
 
     def product(self, weight: Tensor, transposed: bool) -> Callable[[Tensor, Tensor, Product, bool], None]:
         axis, space = self.channel_axis, tuple(range(-len(self.kernel), 0))
-        W = weight.transpose(axis - 1, axis).flip(space) if transposed else weight
-        convolve = (F.conv1d, F.conv2d, F.conv3d)[len(space) - 1]
-        common, excess = self._paddings(transposed)
-        convolve = partial(convolve, padding=common)
+        # a convolution is also the adjoint of another one, the flipped one with inputs for outputs
+        adjoint = _adjoint_is_faster(weight, len(space))
+        W = weight if transposed == adjoint else weight.transpose(axis - 1, axis).flip(space)
+        ways = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d) if adjoint else CONVOLVE
+        common, excess = self._paddings(transposed != adjoint)
+        convolve = partial(ways[len(space) - 1], padding=common)
         if weight.ndim > len(self.weight_shape):
             convolve = torch.func.vmap(convolve)
 
         def add(y: Tensor, z: Tensor, product: Product, fresh: bool) -> None:
             if not torch.compiler.is_compiling() and y.numel() == 0:
                 return  # the library's convolutions refuse an empty space
-            rectangle = _narrow(_narrow(W, axis - 1, product.to.channels), axis, product.source.channels)
+            first, second = (product.source, product.to) if adjoint else (product.to, product.source)
+            rectangle = _narrow(_narrow(W, axis - 1, first.channels), axis, second.channels)
+            z = self.part(z, product.source)
             with nullcontext() if torch.compiler.is_compiling() else _ieee_float32(z):
-                part, Wz = self.part(y, product.to), convolve(_pad(self.part(z, product.source), excess), rectangle)
-                part.copy_(Wz) if fresh else part.add_(Wz)
+                # what the one needs to be added to its input, the other has too much in its output
+                Wz = _pad(convolve(z, rectangle), excess, -1) if adjoint else convolve(_pad(z, excess), rectangle)
+            part = self.part(y, product.to)
+            part.copy_(Wz) if fresh else part.add_(Wz)
 
         return add
 
@@ -201,7 +209,7 @@ class Conv(Operator):
             part.add_(cotangent(_narrow(v, axis, to), _pad(_narrow(z, axis, source), excess), part))
 
     def block(self, weight: Tensor, z: Tensor, to: Region, source: Region, lags: Sequence[int]) -> Tensor:
-        convolve = (F.conv1d, F.conv2d, F.conv3d)[len(self.kernel) - 1]
+        convolve = CONVOLVE[len(self.kernel) - 1]
         padded = F.pad(z, [p for pair in reversed(self.padding) for p in pair])
         return convolve(padded, _narrow(_narrow(weight, 0, to.channels), 1, source.channels))
 
@@ -311,6 +319,11 @@ class Lagged(Operator):
         return torch.ones(time_steps, self.channels, dtype=torch.bool)
 
 
+def _adjoint_is_faster(weight: Tensor, axes: int) -> bool:
+    """Over images in float32, cuDNN's choice for convolutions takes twice as long as that for their adjoints."""
+    return axes > 1 and weight.is_cuda and weight.dtype == torch.float32
+
+
 @contextmanager
 def _ieee_float32(x: Tensor) -> Iterator[None]:
     """No TF32 in cuDNN, where PyTorch has it on by default, unless the precision of matrix products allows it too.
@@ -363,8 +376,8 @@ def _shift(part: range, by: int) -> range:
     return range(part.start + by, part.stop + by)
 
 
-def _pad(x: Tensor, padding: tuple[int, ...]) -> Tensor:
-    return F.pad(x, padding) if any(padding) else x
+def _pad(x: Tensor, padding: tuple[int, ...], sign: int = 1) -> Tensor:
+    return F.pad(x, [sign * p for p in padding]) if any(padding) else x
 
 
 def _add_product(out: Tensor, a: Tensor, b: Tensor, fresh: bool = False) -> None:

@@ -144,7 +144,7 @@ def _step_by_step(operator, plan, sigma: Any, weight, y0, z0, inside, bias=None)
         for x in (y0, z0)
     )
     inside, activations = flat(inside), sigma
-    slope = flat(sigma.tensor() if isinstance(sigma, Slope) else sigma) if isinstance(sigma, Slope | Tensor) else None
+    slope = flat(sigma.values() if isinstance(sigma, Slope) else sigma) if isinstance(sigma, Slope | Tensor) else None
     if slope is not None and inside is not None:
         slope = slope.where(inside, 0)
     if ensemble_ndim > 1:
