@@ -130,6 +130,7 @@ def test_in_16_bits_the_sweep_is_exact_up_to_rounding(sizes, batch):
         ((16,) * 20, 80, ("tanh",), None, 80),
         ((16,) * 5, 1024, ("tanh", "tanh", "tanh", "sin", "sin"), None, 48),
         ((32,) * 6, 1024, ("tanh",), (3, 1), 96),
+        ((70, 16, 16, 16, 16, 3, 16, 16), 1024, ("tanh",), None, 64),
     ],
 )
 def test_equal_blocks_share_a_stage_in_16_bits(sizes, window, activations, missing, widest, monkeypatch):
@@ -141,7 +142,7 @@ def test_equal_blocks_share_a_stage_in_16_bits(sizes, window, activations, missi
     activations = activations * (len(sizes) // len(activations))
     machine = rv.DenseMachine(sizes, activations, connections=connections)
     schedule = _stages.schedule_of(machine._plan_at(1, 0), machine.activation.codes, True)
-    assert (schedule.grouped, schedule.width) == (sizes[0], widest)
+    assert (schedule.grouped, schedule.width) == (sizes[1], widest)
     assert not _stages.schedule_of(machine._plan_at(1, 0), machine.activation.codes, True, tiles=False).grouped
     check_in_16_bits(machine, batch=270)
 

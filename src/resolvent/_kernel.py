@@ -315,9 +315,10 @@ def sweep_kernel(
                     fed = edge <= c if TRANSPOSED else edge > c
                     fed_by_c = total + one.to(tl.float32) * W.to(tl.float32)[None, :]
                     total = tl.where(fed, fed_by_c, total)  # an infinite z leaves alone what it does not feed
-        if GROUPED > 1:  # block after block; the last one feeds none of them
-            for i in tl.range(0, (end - begin) // GROUPED - 1, num_stages=3):
-                b = (end - begin) // GROUPED - 1 - i if TRANSPOSED else i
+        if GROUPED > 1:  # block after block, of which the last one feeds none
+            others = ((end - begin) // GROUPED - 1) * tl.load(stage + 6)
+            for i in tl.range(0, others, num_stages=3):
+                b = others - i if TRANSPOSED else i
                 c = begin + b * GROUPED + tl.arange(0, GROUPED)
                 W_rows = weight + c[:, None] * SOURCE + (column - origin)[None, :] * TO
                 W = tl.load(W_rows) if EVEN else tl.load(W_rows, (column < end)[None, :], 0)

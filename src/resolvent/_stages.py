@@ -16,7 +16,7 @@ from ._plan import Plan
 
 PULLED = 2048  # longer pasts than this, in entries of z, are products
 NARROW, GROUP = 8, 128  # blocks up to this width make stages of up to so many channels
-WIDE, WIDE_GROUP = (16, 32, 64), 256  # in 16 bits, equal blocks of these widths, too
+WIDE, WIDE_GROUP = (16, 32, 64), 256  # in 16 bits, equal blocks of one of these widths, if most channels are in such
 TILE = 64  # channels of a stage of one block; not fewer than a narrow one has
 COVERED = 1024  # up to so many channels, or in 16 bits, Q is one product
 
@@ -75,9 +75,11 @@ def schedule_of(
     ends = {max(blocks[i].stop for i in members) for _, members in groupby(range(len(blocks)), window_of.__getitem__)}
     even = not (plan.transposed or taps or half) and ends == set(range(min(ends), plan.partition.total + 1, min(ends)))
     stride = min(ends) if even else plan.partition.total
-    widest = max(plan.partition.sizes)
-    equal = widest in WIDE and min(plan.partition.sizes) == widest
-    wide = widest if equal and half and tiles and not taps and len(lags) == 1 else 0
+    widest, wide = max(plan.partition.sizes), 0
+    if half and tiles and not taps and len(lags) == 1:
+        frequent = max(WIDE, key=plan.partition.sizes.count)
+        wide = frequent if 2 * frequent * plan.partition.sizes.count(frequent) > plan.partition.total else 0
+    joined = (wide,) if wide else range(NARROW + 1)  # widths of blocks that may share a stage
     # channels of a group: no wider than other stages
     most = WIDE_GROUP if wide else GROUP if widest <= NARROW else min(TILE, max(16, widest))
 
@@ -90,9 +92,9 @@ def schedule_of(
         return [connected and window_of[i] == window for connected, window in zip(row, window_of, strict=True)]
 
     def joins(stage: Stage, i: int) -> bool:
-        """Whether block i can join a stage: of the same σ, not too wide, and fed by all of it and by what feeds it."""
+        """Whether block i can join a stage: by its width and σ, and fed by all of it and by what feeds it."""
         first, *_ = stage.blocks
-        if max(len(blocks[i]), len(blocks[first])) > max(NARROW, wide) or codes[i] != codes[first]:
+        if not (len(blocks[i]) in joined and len(blocks[first]) in joined and codes[i] == codes[first]):
             return False
         if taps or len(stage.times) > 1 or len(stage.channels) + len(blocks[i]) > most:
             return False
