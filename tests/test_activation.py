@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from tolerance import assert_equal
 from torch import nn
 
-from resolvent._activation import ACTIVATIONS, Activations, Slope, as_activation
+from resolvent._activation import ACTIVATIONS, Activations, as_activation
 from resolvent._partition import Partition
 
 KINKED = ("relu", "leaky_relu", "elu", "selu")
@@ -21,17 +21,8 @@ def test_the_slope_is_the_derivative(name):
     y = torch.cat([SAMPLES, torch.zeros(1).double()]).requires_grad_()  # at kinks, the slope PyTorch's backward takes
     (expected,) = torch.autograd.grad(activation.function(y).sum(), y)
     assert_equal(activation.slope(y.detach()), expected)
-    if activation.slope_of_value is not None:
-        assert_equal(activation.slope_of_value(activation.function(y.detach())), expected)
-
-
-def test_the_slope_is_taken_of_the_value_where_each_activation_allows_it():
-    y = SAMPLES[:20].reshape(4, 5)
-    for names in (["tanh", "sigmoid"], ["tanh", "sin"]):
-        sigma = Activations(names, Partition((2, 3)), -1)
-        assert_equal(Slope(sigma, y, sigma(y)).values(), sigma.slope(y))
-        elsewhere = Slope(sigma, torch.zeros_like(y), sigma(y)).values()
-        assert torch.equal(elsewhere, sigma.slope(torch.zeros_like(y))) == ("sin" in names)
+    if activation.pull is not None:
+        assert_equal(activation.pull(2 * y.detach(), activation.function(y.detach())), 2 * y.detach() * expected)
 
 
 @pytest.mark.parametrize("name", [name for name in ACTIVATIONS if name not in ("identity", "relu", "leaky_relu")])

@@ -22,8 +22,8 @@ class Activation:
     name: str
     function: Pointwise
     slope: Pointwise
-    slope_of_value: Pointwise | None = None
-    """σ'(y) as a function of σ(y), where there is one: the same numbers for less."""
+    pull: Callable[[Tensor, Tensor], Tensor] | None = None
+    """σ'(y) ⊙ u of (u, σ(y)), where PyTorch has it as one operation."""
 
     def __repr__(self) -> str:
         return self.name
@@ -36,10 +36,6 @@ class Activation:
         """E[σ(g)²] for a standard normal g, by the midpoint rule over its quantiles."""
         quantiles = (torch.arange(2000, dtype=torch.float64, device="cpu") + 0.5) / 2000
         return self.function(torch.special.ndtri(quantiles)).square().mean().item()
-
-
-def _tanh_slope_of_value(z: Tensor) -> Tensor:
-    return torch.addcmul(z.new_ones(()), z, z, value=-1)  # 1 - z² in one pass over memory
 
 
 def _sigmoid_slope(y: Tensor) -> Tensor:
@@ -87,8 +83,8 @@ ACTIVATIONS: dict[str, Activation] = {
     a.name: a
     for a in (
         Activation("identity", lambda y: y, torch.ones_like),
-        Activation("tanh", torch.tanh, lambda y: 1 - torch.tanh(y).square(), _tanh_slope_of_value),
-        Activation("sigmoid", torch.sigmoid, _sigmoid_slope, lambda z: z * (1 - z)),
+        Activation("tanh", torch.tanh, lambda y: 1 - torch.tanh(y).square(), torch.ops.aten.tanh_backward),
+        Activation("sigmoid", torch.sigmoid, _sigmoid_slope, torch.ops.aten.sigmoid_backward),
         Activation("relu", torch.relu, lambda y: (y > 0).to(y.dtype)),
         Activation("leaky_relu", F.leaky_relu, lambda y: torch.where(y > 0, torch.ones_like(y), 0.01)),
         Activation("elu", F.elu, lambda y: torch.exp(y.clamp(max=0))),
@@ -175,11 +171,6 @@ class Activations:
         """σ'(y) on all channels at once."""
         return self._map(y, [a.slope for a, _ in self.runs])
 
-    def slope_of_value(self, z: Tensor) -> Tensor | None:
-        """σ'(y) of z = σ(y), where each of the activations has it."""
-        functions = [a.slope_of_value for a, _ in self.runs if a.slope_of_value is not None]
-        return self._map(z, functions) if len(functions) == len(self.runs) else None
-
     def _map(self, y: Tensor, functions: list[Pointwise]) -> Tensor:
         if len(functions) == 1:
             return functions[0](y)
@@ -197,13 +188,7 @@ class Slope(NamedTuple):
     value: Tensor | None = None
 
     def tensor(self) -> Tensor:
-        """As a function of `at`, whose derivatives it has."""
         return self.activations.slope(self.at)
-
-    def values(self) -> Tensor:
-        """The same numbers, for less where σ(at) is known."""
-        known = None if self.value is None else self.activations.slope_of_value(self.value)
-        return self.tensor() if known is None else known
 
 
 Sigma = Activations | Slope | Tensor | None

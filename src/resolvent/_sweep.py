@@ -2,7 +2,7 @@
 
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import import_module
 from math import prod
 from typing import Any
@@ -139,14 +139,20 @@ def _step_by_step(operator, plan, sigma: Any, weight, y0, z0, inside, bias=None)
     def flat(x: Any) -> Any:
         return None if x is None else _flatten(x, ensemble_ndim, operator.event_ndim)
 
+    start = like.new_zeros if sigma is None or plan.history else like.new_empty  # where σ writes all of z
     y, z = (
-        flat(like.new_zeros(like.shape) if x is None else x.clone(memory_format=torch.contiguous_format))
-        for x in (y0, z0)
+        flat(new(like.shape) if x is None else x.clone(memory_format=torch.contiguous_format))
+        for x, new in ((y0, like.new_zeros), (z0, start))
     )
-    inside, activations = flat(inside), sigma
-    slope = flat(sigma.values() if isinstance(sigma, Slope) else sigma) if isinstance(sigma, Slope | Tensor) else None
-    if slope is not None and inside is not None:
-        slope = slope.where(inside, 0)
+    activations: Any = sigma.activations if isinstance(sigma, Slope) else sigma
+    inside, slope, value = flat(inside), None, None
+    if isinstance(sigma, Slope):
+        if sigma.value is not None and all(a.pull for a in activations.blocks):
+            value = flat(sigma.value)
+        else:
+            slope = flat(sigma.tensor())
+    elif isinstance(sigma, Tensor):
+        slope = flat(sigma)
     if ensemble_ndim > 1:
         weight = weight.flatten(0, ensemble_ndim - 1)
     with _without_autocast(weight):
@@ -155,12 +161,17 @@ def _step_by_step(operator, plan, sigma: Any, weight, y0, z0, inside, bias=None)
             if isinstance(step, Product):
                 add_product(y, z, step, False)
                 continue
-            y_part, z_part = operator.part(y, step.region), operator.part(z, step.region)
+            if sigma is None:
+                continue
+            part = partial(operator.part, region=step.region)
             if slope is not None:
-                z_part.addcmul_(operator.part(slope, step.region), y_part)
-            elif sigma is not None:
-                value = activations.blocks[step.block].function(y_part)
-                z_part.add_(value if inside is None else value.where(operator.part(inside, step.region), 0))
+                new = part(slope) * part(y)
+            elif value is not None:
+                new = activations.blocks[step.block].pull(part(y), part(value))
+            else:
+                new = activations.blocks[step.block].function(part(y))
+            new = new if inside is None else new.where(part(inside), 0)
+            part(z).copy_(new) if z0 is None else part(z).add_(new)
     return y.view(like.shape), z.view(like.shape)
 
 
