@@ -12,8 +12,8 @@ from tolerance import TOLERANCE, assert_same
 from torch import Tensor
 
 import resolvent as rv
-from resolvent import _native
-from resolvent._activation import ACTIVATIONS
+from resolvent import _native, _sweep
+from resolvent._activation import ACTIVATIONS, Slope
 
 pytestmark = pytest.mark.usefixtures("uninitialized_memory_is_nan")
 WIDTHS = (1, 2, 3, 7, 8, 13, 17, 33)  # around the widths of vectors, where a tail is left over
@@ -271,3 +271,14 @@ def test_what_no_kernel_serves_runs_step_by_step(monkeypatch):
     monkeypatch.setattr(_native, "extension", None)
     assert machine.executor == "torch"
     torch.testing.assert_close(machine(x), z)
+
+
+def test_step_by_step_z_is_zero_where_neither_z0_nor_sigma_is():
+    machine = rv.RecurrentMachine((2, 3), "tanh", lags=2).requires_grad_(False)
+    u0 = torch.randn(4, 5, 5)
+    plan = machine._plan(u0, history=2).dual
+    _, v = _sweep._step_by_step(machine.operator, plan, Slope(machine.activation, u0), machine.weight, u0, None, None)
+    assert (v[:, :2] == 0).all()
+    assert v[:, 2:].isfinite().all()
+    _, v = _sweep._step_by_step(machine.operator, machine._plan(u0), None, machine.weight, u0, None, None)
+    assert (v == 0).all()
