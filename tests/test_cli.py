@@ -1,5 +1,6 @@
 """The command: what it prints, writes and refuses."""
 
+import subprocess
 import sys
 from typing import Any
 
@@ -8,7 +9,7 @@ import pandas as pd
 import pytest
 
 from resolvent import cli
-from resolvent.training import open_run, read
+from resolvent.training import EMBEDDED, open_run, read
 
 pytestmark = pytest.mark.unchecked
 
@@ -160,13 +161,27 @@ def test_bench_measures_and_draws(command, tmp_path):
     assert {path.name for path in (tmp_path / "results").iterdir()} == {"cpu-quick.csv", "runtimes.svg", "ratios.svg"}
 
 
-def test_the_command_says_what_to_install_where_its_libraries_are_missing(monkeypatch):
+@pytest.mark.parametrize(
+    ("missing", "of"), [("typer", "cli"), ("pandas", "training"), ("matplotlib.figure", "benchmark")]
+)
+def test_the_command_says_what_to_install_where_its_libraries_are_missing(missing, of, monkeypatch):
     from resolvent.__main__ import main
 
-    monkeypatch.delitem(sys.modules, "resolvent.cli", raising=False)
-    monkeypatch.setitem(sys.modules, "typer", None)
-    with pytest.raises(SystemExit, match=r"error: the command needs typer: pip install 'resolvent\[train\]'"):
+    for name in [name for name in sys.modules if name.startswith(f"resolvent.{of}")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr(f"resolvent.{of}", raising=False)
+    monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.setattr(sys, "argv", ["resolvent", "bench" if of == "benchmark" else "train"])
+    with pytest.raises(SystemExit, match=rf"error: the command needs {missing}: pip install 'resolvent\[train\]'"):
         main()
+
+
+def test_help_names_the_embedded_sets_and_does_not_wait_for_what_commands_import(command):
+    status, output, _ = command("train", "--help")
+    assert status == 0
+    assert all(name in output for name in EMBEDDED)
+    code = "import sys; from resolvent import cli; sys.exit('lightning' in sys.modules or 'sklearn' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_train_says_what_to_install_where_its_libraries_are_missing(monkeypatch):

@@ -6,11 +6,12 @@ import sys
 def main() -> None:
     try:
         from .cli import run
+
+        run()
     except KeyboardInterrupt:
         sys.exit(130)
     except ModuleNotFoundError as error:
         sys.exit(f"error: the command needs {error.name}: pip install 'resolvent[train]'")
-    run()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,10 @@
-"""The command line: train on data, predict, show, export, measure, and reproduce the paper."""
+"""The command line: train on data, predict, show, export, measure, and reproduce the paper.
+
+Each command imports what it needs by itself: all together that takes seconds, for which `--help` is not to wait.
+"""
 
 import logging
+import os
 import sys
 import time
 import warnings
@@ -13,11 +17,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from . import benchmark, training
 from ._folder import replace_text
 from ._page import write_figure
-from .paper import reproduce
-from .training import EMBEDDED
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
 console = Console(markup=False, highlight=False)
@@ -38,7 +39,7 @@ def train(
     data: Annotated[
         str | None,
         typer.Argument(
-            metavar="[DATA]", show_default="digits", help=f"{', '.join(EMBEDDED)}, or a CSV or Parquet file."
+            metavar="[DATA]", show_default="digits", help="digits, diabetes, sunspots, or a CSV or Parquet file."
         ),
     ] = None,
     target: Annotated[str | None, typer.Option(help="The column to learn, of a file.")] = None,
@@ -78,6 +79,8 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
 ) -> None:
     """Train a machine, compare it with the classical network of as many parameters, and write a report."""
+    from . import training
+
     blocks = None if sizes is None else _sizes(sizes)
     start = time.perf_counter()
     with training.processes():
@@ -126,12 +129,14 @@ def predict(
     Of a series, each row is predicted from the rows before it, whose target must be there; one row more is what comes
     next.
     """
+    from . import training
+
     trained = training.open_run(run)
-    frame = training.read(data).inputs if data in EMBEDDED else training.table(data)
+    frame = training.read(data).inputs if data in training.EMBEDDED else training.table(data)
     if not len(frame):
         raise ValueError(f"{data} has no rows")
     path = out or run / "predictions.csv"
-    if path.is_dir() or (path.exists() and data not in EMBEDDED and path.samefile(data)):
+    if path.is_dir() or (path.exists() and data not in training.EMBEDDED and path.samefile(data)):
         raise ValueError(f"--out {path} is a folder" if path.is_dir() else f"--out {path} is the data itself")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"the folder {path.parent} does not exist")
@@ -147,6 +152,8 @@ def show(
     open_report: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
 ) -> None:
     """Print a run's architecture, depth, parameters, arithmetic, strongest shortcuts and measures."""
+    from . import training
+
     trained = training.open_run(run)
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, value in training.summary(trained.machine).items():
@@ -169,6 +176,8 @@ def export(
     onnx: Annotated[Path, typer.Option(help="The file to write.")],
 ) -> None:
     """Write a run's network as an ONNX file, from preprocessed inputs to predictions."""
+    from . import training
+
     trained = training.open_run(run)
     if not onnx.parent.is_dir():
         raise FileNotFoundError(f"the folder {onnx.parent} does not exist")
@@ -195,6 +204,8 @@ def bench(
     machine: through autograd; passes: by solve, dual and weight_cotangent; loop: a list of blocks and torch.cat; layer:
     one PyTorch layer of the same width; limit: one product with the same arithmetic. ratio: backward over forward.
     """
+    from . import benchmark
+
     path = benchmark.run(
         out, device=device, quick=quick, compiled=compiled, large=large, only=only, same_thread=same_thread
     )
@@ -212,6 +223,8 @@ def paper(
     out: Annotated[Path, typer.Option(help="The folder for the page and its figures.")] = Path("runs/paper"),
 ) -> None:
     """Reproduce every figure and table of the paper, and its examples, on one page."""
+    from .paper import reproduce
+
     console.print(f"written to {reproduce(out)}", soft_wrap=True)
 
 
@@ -228,14 +241,18 @@ def _folder(data: str, resume: bool) -> Path:
     taken = [base, *(Path(f"{base}-{i}") for i in range(2, 10_000))]
     if not resume:
         return next(folder for folder in taken if not folder.exists())
-    unfinished = [folder for folder in taken if training.is_unfinished(folder)]
+    from .training import is_unfinished
+
+    unfinished = [folder for folder in taken if is_unfinished(folder)]
     if not unfinished:
         raise ValueError(f"there is no unfinished run of {data} in runs: name its folder with --out")
     return unfinished[-1]
 
 
 def _print_scores(metrics: dict) -> None:
-    head, *rows = training.scores(metrics)
+    from .training import scores
+
+    head, *rows = scores(metrics)
     table = Table(title=Text(f"{metrics['target']}, {metrics['rows']['test']} test rows"), title_justify="left")
     for name in head:
         table.add_column(name, justify="right" if name else "left")
@@ -251,7 +268,9 @@ def run() -> None:
     try:
         app()
     except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
-        if training.rank() == 0:
+        if isinstance(error, ModuleNotFoundError) and error.name is not None:
+            raise  # to `main`, which knows what to install
+        if os.environ.get("RANK", "0") == "0":
             print("error: " + " ".join(str(error).split()), file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
