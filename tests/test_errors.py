@@ -112,7 +112,7 @@ DENSE_CALLS = [
     (lambda m: m(torch.zeros(4, 2, device="meta")), ValueError, r"y0 is on meta, the machine is on cpu"),
     (lambda m: m([1.0, 2.0]), TypeError, r"y0 must be a tensor, got list"),
     (lambda m: m(None), ValueError, r"one of y0, z0 must be given"),
-    (lambda m: m.dual(torch.zeros(4, 2)), ValueError, r"y has 2 channels, it needs all 10"),
+    (lambda m: m.dual(torch.zeros(4, 2)).solve(torch.zeros(4, 10)), ValueError, r"y has 2 channels, it needs all 10"),
     (lambda m: m.split(torch.tensor(1.0)), ValueError, r"z has shape \(\), split needs"),
     (lambda m: m(torch.tensor(1.0)), ValueError, r"y0 has shape \(\), the machine needs \(\.\.\., channels\)"),
     (
@@ -122,7 +122,7 @@ DENSE_CALLS = [
     ),
     (lambda m: m.solve(torch.zeros(4, 2), torch.zeros(4, 2).double()), TypeError, r"z0 is torch.float64"),
     (lambda m: m.solve(torch.zeros(4, 2), torch.zeros(4, 11)), ValueError, r"z0 has 11 channels"),
-    (lambda m: m.dual(torch.zeros(4, 12)), ValueError, r"y has 12 channels"),
+    (lambda m: m.dual(torch.zeros(4, 12)).solve(torch.zeros(4, 10)), ValueError, r"y has 12 channels"),
     (lambda m: m.dual(torch.zeros(4, 10)).solve(), ValueError, r"one of u0, v0 must be given"),
     (lambda m: m.tangent(torch.zeros(4, 10)).solve(), ValueError, r"one of dy0, dz0 must be given"),
     (lambda m: m.dual(torch.zeros(4, 10)).solve(torch.zeros(3, 10)), ValueError, r"u0 and y must agree"),

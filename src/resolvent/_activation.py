@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -180,7 +179,8 @@ class Activations:
         )
 
 
-class Slope(NamedTuple):
+@dataclass(eq=False, slots=True)
+class Slope:
     """σ'(at), not yet computed; `value` is σ(at) where it is known, which often gives the slope for free."""
 
     activations: Activations

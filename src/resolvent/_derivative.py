@@ -15,7 +15,10 @@ Point = Float[Tensor, "..."]
 
 @dataclass(eq=False)
 class Derivative:
-    """A structured machine's derivative at a point, or its dual: the same solve, with slopes for σ."""
+    """A structured machine's derivative at a point, or its dual: the same solve, with slopes for σ.
+
+    The point is checked when it is used.
+    """
 
     machine: Any  # the structured machine
     y: Tensor
@@ -43,9 +46,7 @@ class Derivative:
             return done
         inputs, known = dict(zip(names, (y0, z0), strict=True)), {} if self.z is None else {"z": self.z}
         weight, y0, z0, *point = machine._points(**inputs, y=self.y, **known)
-        if point[0] is not self.y:
-            raise TypeError(f"y is {self.y.dtype}, the machine is now {weight.dtype}")
-        return solve(machine.operator, self._plan, sigma, weight, y0, z0)
+        return solve(machine.operator, self._plan, Slope(machine.activation, *point), weight, y0, z0)
 
 
 class Tangent(Derivative):

@@ -124,11 +124,11 @@ class StructuredMachine(nn.Module):
 
         Where z = σ(y) is at hand, as after a solve without z0 and lengths, it saves computing σ again.
         """
-        return Tangent(self, *self._point_of_derivative(y, z))
+        return Tangent(self, y, z)
 
     def dual(self, y: Point, z: Point | None = None) -> Dual:
         """The dual machine at y: u = W* v + u0, v = σ'(y) ⊙ u + v0. For z, see `tangent`."""
-        return Dual(self, *self._point_of_derivative(y, z))
+        return Dual(self, y, z)
 
     def weight_cotangent(self, v: Point, z: Point) -> Point:
         """Q = v z* summed over the batch, zero where W is not read: the cotangent of W, from the dual's v."""
@@ -263,13 +263,6 @@ class StructuredMachine(nn.Module):
         plan = self._plan_at(operator.time_steps(y0), 0)
         bias = parameters["bias"] if biased else None
         return at_once(operator, plan.dual if transposed else plan, sigma, parameters["weight"], y0, z0, bias)
-
-    def _point_of_derivative(self, y: Tensor, z: Tensor | None) -> Sequence[Any]:
-        plain = type(y) is Tensor and (z is None or type(z) is Tensor) and not _is_any_autocast_enabled()
-        operator = self.operator
-        if plain and y.ndim in operator.ndims and y.shape[operator.channel_axis] == self.partition.total:
-            return y, z  # if they do not fit otherwise, they are refused when they are used
-        return self._points(**(dict(y=y) if z is None else dict(y=y, z=z)))[1:]
 
     def _bias(self, weight: Tensor) -> Tensor | None:
         bias = self._parameter("bias")
