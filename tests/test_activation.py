@@ -21,8 +21,8 @@ def test_the_slope_is_the_derivative(name):
     y = torch.cat([SAMPLES, torch.zeros(1).double()]).requires_grad_()  # at kinks, the slope PyTorch's backward takes
     (expected,) = torch.autograd.grad(activation.function(y).sum(), y)
     assert_equal(activation.slope(y.detach()), expected)
-    if activation.pull is not None:
-        assert_equal(activation.pull(2 * y.detach(), activation.function(y.detach())), 2 * y.detach() * expected)
+    if activation.times_slope is not None:
+        assert_equal(activation.times_slope(2 * y.detach(), activation.function(y.detach())), 2 * y.detach() * expected)
 
 
 @pytest.mark.parametrize("name", [name for name in ACTIVATIONS if name not in ("identity", "relu", "leaky_relu")])

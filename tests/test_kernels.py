@@ -143,8 +143,52 @@ def test_equal_blocks_share_a_stage_in_16_bits(sizes, window, activations, missi
     machine = rv.DenseMachine(sizes, activations, connections=connections)
     schedule = _stages.schedule_of(machine._plan_at(1, 0), machine.activation.codes, True)
     assert (schedule.grouped, schedule.width) == (sizes[1], widest)
-    assert not _stages.schedule_of(machine._plan_at(1, 0), machine.activation.codes, True, tiles=False).grouped
     check_in_16_bits(machine, batch=270)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batch", "grouped"),
+    [
+        ((16, 16), 270, 16),
+        ((16, 16), 3, 0),  # samples one by one, which are no tiles
+        ((16,) * 8 + (64,) * 3, 270, 64),
+        ((16, 16, 48), 270, 0),
+        ((64, *[1] * 60), 270, 1),
+    ],
+)
+def test_which_blocks_share_a_stage_in_16_bits(sizes, batch, grouped, monkeypatch):
+    """Those of the width that most channels have, unless there are more narrow ones."""
+    used = []
+    launches = _triton._launches
+    monkeypatch.setattr(_triton, "_launches", lambda *arguments: used.append(launches(*arguments)) or used[-1])
+    machine = rv.DenseMachine(sizes, "tanh", device=DEVICE, dtype=torch.float16).requires_grad_(False)
+    y0 = torch.zeros(batch, sum(sizes), device=DEVICE, dtype=torch.float16)
+    _triton.sweep(machine.operator, machine._plan_at(1, 0), machine.activation, machine.weight, y0, None, None)
+    assert used[0].schedule.grouped == grouped
+
+
+@pytest.mark.filterwarnings("ignore:(invalid value|overflow) encountered:RuntimeWarning")
+def test_tanh_of_every_number_in_16_bits():
+    """To the next number; in one launch, of a machine that is σ alone."""
+    y0 = torch.arange(-(2**15), 2**15, device=DEVICE).short().view(torch.float16).reshape(-1, 16)
+    machine = rv.DenseMachine((16,), "tanh", bias=False, device=DEVICE, dtype=torch.float16).requires_grad_(False)
+    _, z = _triton.sweep(machine.operator, machine._plan(y0), machine.activation, machine.weight, y0, None, None)
+    expected = torch.tanh(y0.double())
+    ulp = (2.0 ** torch.frexp(expected)[1].clamp(min=-13)) * 2**-11
+    assert torch.equal(z.isnan(), y0.isnan())
+    assert ((z - expected).abs() <= ulp).masked_fill(y0.isnan(), True).all()
+
+
+def test_lengths_in_a_stage_of_equal_blocks():
+    machine = rv.RecurrentMachine((16, 16, 16), "tanh", lags=0, device=DEVICE, dtype=torch.float16)
+    randomize(machine).requires_grad_(False).weight.div_(48**0.5)
+    y0, z0 = (torch.randn(270, 2, 48, device=DEVICE).half() for _ in range(2))
+    inside = machine._inside(torch.arange(270, device=DEVICE) % 3, y0)
+    plan = machine._plan(y0)
+    y, z = _triton.sweep(machine.operator, plan, machine.activation, machine.weight, y0, z0, inside)
+    exact = (machine.operator, plan, machine.activation, machine.weight.float(), y0.float(), z0.float(), inside)
+    for actual, expected in zip((y, z), _sweep._step_by_step(*exact), strict=True):
+        assert_near(actual, expected)
 
 
 def check_in_16_bits(machine, batch):

@@ -21,8 +21,8 @@ class Activation:
     name: str
     function: Pointwise
     slope: Pointwise
-    pull: Callable[[Tensor, Tensor], Tensor] | None = None
-    """σ'(y) ⊙ u of (u, σ(y)), where PyTorch has it as one operation."""
+    times_slope: Callable[[Tensor, Tensor], Tensor] | None = None
+    """σ'(y) ⊙ u of (u, σ(y)), where that is at most one operation."""
 
     def __repr__(self) -> str:
         return self.name
@@ -81,7 +81,7 @@ def _slope_of(function: Pointwise) -> Pointwise:
 ACTIVATIONS: dict[str, Activation] = {
     a.name: a
     for a in (
-        Activation("identity", lambda y: y, torch.ones_like),
+        Activation("identity", lambda y: y, torch.ones_like, lambda u, _: u),
         Activation("tanh", torch.tanh, lambda y: 1 - torch.tanh(y).square(), torch.ops.aten.tanh_backward),
         Activation("sigmoid", torch.sigmoid, _sigmoid_slope, torch.ops.aten.sigmoid_backward),
         Activation("relu", torch.relu, lambda y: (y > 0).to(y.dtype)),

@@ -19,6 +19,7 @@ flop_registry.setdefault(torch.ops.aten.addmm_, flop_registry[torch.ops.aten.add
 flop_registry.setdefault(torch.ops.aten.baddbmm_, flop_registry[torch.ops.aten.baddbmm])
 
 CONVOLVE = (F.conv1d, F.conv2d, F.conv3d)
+ADJOINT = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
 
 
 class Region(NamedTuple):
@@ -171,9 +172,8 @@ class Conv(Operator):
         # a convolution is also the adjoint of another one, the flipped one with inputs for outputs
         adjoint = _adjoint_is_faster(weight, len(space))
         W = weight if transposed == adjoint else weight.transpose(axis - 1, axis).flip(space)
-        ways = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d) if adjoint else CONVOLVE
         common, excess = self._paddings(transposed != adjoint)
-        convolve = partial(ways[len(space) - 1], padding=common)
+        convolve = partial((ADJOINT if adjoint else CONVOLVE)[len(space) - 1], padding=common)
         if weight.ndim > len(self.weight_shape):
             convolve = torch.func.vmap(convolve)
 
@@ -321,7 +321,7 @@ class Lagged(Operator):
 
 def _adjoint_is_faster(weight: Tensor, axes: int) -> bool:
     """Over images in float32, cuDNN's choice for convolutions takes twice as long as that for their adjoints."""
-    return axes > 1 and weight.is_cuda and weight.dtype == torch.float32
+    return axes > 1 and weight.is_cuda and weight.dtype == torch.float32 and weight.ndim == axes + 2  # no ensemble
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 The channels are cut into windows. A stage is a block, or a tile of a wide one, at the times of a time block, with all
 that it pulls from earlier stages of its window; narrow neighbouring blocks are one stage, and so are, in 16 bits, equal
-ones. What reaches from window to window, or over a long past, is a product.
+ones of some widths. What reaches from window to window, or over a long past, is a product.
 """
 
 from functools import cache, lru_cache
@@ -16,7 +16,7 @@ from ._plan import Plan
 
 PULLED = 2048  # longer pasts than this, in entries of z, are products
 NARROW, GROUP = 8, 128  # blocks up to this width make stages of up to so many channels
-WIDE, WIDE_GROUP = (16, 32, 64), 256  # in 16 bits, equal blocks of one of these widths, if most channels are in such
+WIDE, WIDE_GROUP = (16, 32, 64), 256  # in 16 bits, equal blocks of one of these widths, if most channels are theirs
 TILE = 64  # channels of a stage of one block; not fewer than a narrow one has
 COVERED = 1024  # up to so many channels, or in 16 bits, Q is one product
 
@@ -47,9 +47,8 @@ class Schedule(NamedTuple):
     """Each a lag and the channels where it begins and ends."""
     unit: int  # the tables count channels in units of so many, so that the kernel sees how its reads are aligned
     chunked: bool  # whether at long lags a stage pulls from its chunk alone
-    grouped: (
-        int  # 0 where each block is a stage, 1 where narrow blocks share one, or the width of the wide ones that do
-    )
+    grouped: int
+    """1 where narrow blocks share stages, the width of the wide ones that do, or 0."""
     times: int  # steps of the longest stage
     width: int  # channels of the widest stage
     stride: int  # between the rows of W as the kernel reads it: all channels, or those of one of several even windows
@@ -61,7 +60,7 @@ def schedule_of(
 ) -> Schedule:
     """How the kernel runs a plan, in 32 bits or, if half, in 16; a convolution has so many taps, in such a space.
 
-    If a program has but one sample, there are no tiles to multiply.
+    If a program takes its samples one by one, there are no tiles to multiply.
     """
     matrices = plan.connections.matrices * max(1, taps)
     lags = range(len(matrices))
@@ -77,10 +76,11 @@ def schedule_of(
     stride = min(ends) if even else plan.partition.total
     widest, wide = max(plan.partition.sizes), 0
     if half and tiles and not taps and len(lags) == 1:
-        frequent = max(WIDE, key=plan.partition.sizes.count)
-        wide = frequent if 2 * frequent * plan.partition.sizes.count(frequent) > plan.partition.total else 0
+        count, narrow = plan.partition.sizes.count, sum(size <= NARROW for size in plan.partition.sizes)
+        main = max(WIDE, key=lambda width: width * count(width))
+        wide = main if 2 * main * count(main) > plan.partition.total and count(main) > narrow else 0
     joined = (wide,) if wide else range(NARROW + 1)  # widths of blocks that may share a stage
-    # channels of a group: no wider than other stages
+    # channels of a group: of narrow blocks beside wide ones, no more than other stages have
     most = WIDE_GROUP if wide else GROUP if widest <= NARROW else min(TILE, max(16, widest))
 
     @cache

@@ -144,15 +144,15 @@ def _step_by_step(operator, plan, sigma: Any, weight, y0, z0, inside, bias=None)
         flat(new(like.shape) if x is None else x.clone(memory_format=torch.contiguous_format))
         for x, new in ((y0, like.new_zeros), (z0, start))
     )
-    activations: Any = sigma.activations if isinstance(sigma, Slope) else sigma
-    inside, slope, value = flat(inside), None, None
+    activations: Any = sigma
+    slope, value = sigma if isinstance(sigma, Tensor) else None, None
     if isinstance(sigma, Slope):
-        if sigma.value is not None and all(a.pull for a in activations.blocks):
-            value = flat(sigma.value)
+        activations = sigma.activations
+        if sigma.value is not None and all(a.times_slope for a in activations.blocks):
+            value = sigma.value.detach()  # the slope's derivatives are by the point it is taken at
         else:
-            slope = flat(sigma.tensor())
-    elif isinstance(sigma, Tensor):
-        slope = flat(sigma)
+            slope = sigma.tensor()
+    slope, value, inside = flat(slope), flat(value), flat(inside)
     if ensemble_ndim > 1:
         weight = weight.flatten(0, ensemble_ndim - 1)
     with _without_autocast(weight):
@@ -167,7 +167,7 @@ def _step_by_step(operator, plan, sigma: Any, weight, y0, z0, inside, bias=None)
             if slope is not None:
                 new = part(slope) * part(y)
             elif value is not None:
-                new = activations.blocks[step.block].pull(part(y), part(value))
+                new = activations.blocks[step.block].times_slope(part(y), part(value))
             else:
                 new = activations.blocks[step.block].function(part(y))
             new = new if inside is None else new.where(part(inside), 0)

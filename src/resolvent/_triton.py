@@ -150,7 +150,7 @@ def _prepare(
     addresses: tuple[int, ...] | None,
     tables: tuple[Tensor, ...],
     compiled: dict,
-    loads: int = 3,
+    loads: int,
 ) -> Callable[..., None]:
     """The kernel on these tensors, as a function of its numbers.
 
@@ -313,7 +313,8 @@ def cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor, weight: Tens
     if isinstance(operator, Dense) and n <= SMALL and batch <= SMALL:
         Q, tiles = v.new_empty(operator.weight_shape), -(-n // 32)
         known = None if unaligned else (Q.data_ptr(), *addresses[:2])
-        _prepare(cotangent_kernel, (tiles, tiles), (Q, v, z), known, (unread,), compiled)(batch, n, precision)
+        loads = 4 if v.element_size() == 2 else 3
+        _prepare(cotangent_kernel, (tiles, tiles), (Q, v, z), known, (unread,), compiled, loads)(batch, n, precision)
         return Q
     if isinstance(operator, Conv):
         past = F.pad(z.reshape(-1, *z.shape[-2:]), operator.padding[0]).unfold(2, v.shape[-1], 1)
