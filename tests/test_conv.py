@@ -10,7 +10,7 @@ from tolerance import assert_equal, assert_same
 from torch import nn
 
 import resolvent as rv
-from resolvent import _native, _operators
+from resolvent import _convolution, _native
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
@@ -62,7 +62,7 @@ def test_as_adjoints_convolutions_give_the_same(case, monkeypatch):
 
     expected = results()
     with monkeypatch.context() as patch:
-        patch.setattr(_operators, "_adjoint_is_faster", lambda *_: True)
+        patch.setattr(_convolution, "_adjoint_is_faster", lambda *_: True)
         assert_same(results(), expected)
 
 

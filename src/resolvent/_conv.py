@@ -4,8 +4,8 @@ from typing import Any, Literal
 import torch
 
 from ._activation import Pointwise
+from ._convolution import Conv
 from ._machine import StructuredMachine
-from ._operators import Conv
 from ._partition import ConnectionsLike, Partition, connect, integer, integers
 
 

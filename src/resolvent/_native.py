@@ -15,7 +15,9 @@ from torch._C import _get_tracing_state
 from torch.nn import Parameter
 
 from ._activation import FUNCTION, SLOPE_AT, Sigma, for_kernels
-from ._operators import Conv, Lagged, Operator, Product
+from ._convolution import Conv
+from ._lagged import Lagged
+from ._operators import Operator, Product
 from ._plan import Activate, Plan
 
 PLAIN = (Tensor, Parameter)

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from ._activation import Pointwise
 from ._expansion import expand
+from ._lagged import Lagged
 from ._machine import Point, StructuredMachine
-from ._operators import Lagged
 from ._partition import ConnectionsLike, Partition, connect, integer
 from ._solve import solve
 from ._sum import Sum

@@ -12,8 +12,10 @@ from torch._C._functorch import is_legacy_batchedtensor
 
 from . import _native
 from ._activation import FUNCTION, SLOPE_AT, Sigma, for_kernels
+from ._convolution import Conv
 from ._kernel import FIELDS, cotangent_kernel, sweep_kernel
-from ._operators import Conv, Dense, Lagged, Operator, Product
+from ._lagged import Lagged
+from ._operators import Dense, Operator, Product
 from ._plan import Plan
 from ._stages import Schedule, cover, schedule_of
 

@@ -1,0 +1,126 @@
+"""The operator of convolutional machines."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ._operators import Operator, Product, Rectangle, Region, narrow
+
+CONVOLVE = (F.conv1d, F.conv2d, F.conv3d)
+ADJOINT = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
+
+
+@dataclass(eq=False)
+class Conv(Operator):
+    """W of shape (n, n, *kernel), acting as y[t] = Σ_k W[k] z[t + k - before] on points (batch, n, *space)."""
+
+    channels: int
+    kernel: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    """(before, after) for each axis, with before + after = kernel - 1."""
+    weight_axes = (0, 1)
+
+    @property
+    def arguments(self) -> dict[str, object]:
+        return dict(kernel_size=self.kernel, padding=self.padding)
+
+    def __post_init__(self):
+        axes = len(self.kernel)
+        self.channel_axis = -1 - axes
+        self.event_ndim = 1 + axes
+        self.ndims = range(1 + axes, 3 + axes)
+        self.weight_shape = (self.channels, self.channels, *self.kernel)
+        self.layout = f"(batch, channels, {', '.join(['space'] * axes)}) or the same without batch"
+
+    def product(self, weight: Tensor, transposed: bool) -> Callable[[Tensor, Tensor, Product, bool], None]:
+        axis, space = self.channel_axis, tuple(range(-len(self.kernel), 0))
+        # a convolution is also the adjoint of another one, the flipped one with inputs for outputs
+        adjoint = _adjoint_is_faster(weight, len(space))
+        W = weight if transposed == adjoint else weight.transpose(axis - 1, axis).flip(space)
+        common, excess = self._paddings(transposed != adjoint)
+        convolve = partial((ADJOINT if adjoint else CONVOLVE)[len(space) - 1], padding=common)
+        if weight.ndim > len(self.weight_shape):
+            convolve = torch.func.vmap(convolve)
+
+        def add(y: Tensor, z: Tensor, product: Product, fresh: bool) -> None:
+            if not torch.compiler.is_compiling() and y.numel() == 0:
+                return  # the library's convolutions refuse an empty space
+            first, second = (product.source, product.to) if adjoint else (product.to, product.source)
+            rectangle = narrow(narrow(W, axis - 1, first.channels), axis, second.channels)
+            z = self.part(z, product.source)
+            with nullcontext() if torch.compiler.is_compiling() else _ieee_float32(z):
+                # what the one needs to be added to its input, the other has too much in its output
+                Wz = _pad(convolve(z, rectangle), excess, -1) if adjoint else convolve(_pad(z, excess), rectangle)
+            part = self.part(y, product.to)
+            part.copy_(Wz) if fresh else part.add_(Wz)
+
+        return add
+
+    def accumulate_cotangent(self, Q: Tensor, v: Tensor, z: Tensor, rectangle: Rectangle) -> None:
+        to, source = rectangle.to, rectangle.source
+        if not torch.compiler.is_compiling() and v.numel() == 0:
+            return
+        axis, ones = self.channel_axis, [1] * len(self.kernel)
+        common, excess = self._paddings(transposed=False)
+        part = narrow(narrow(Q, axis - 1, to), axis, source)
+
+        def cotangent(v: Tensor, z: Tensor, part: Tensor) -> Tensor:
+            zeros, wanted = [0] * len(ones), [False, True, False]
+            return torch.ops.aten.convolution_backward(v, z, part, None, ones, common, ones, False, zeros, 1, wanted)[1]
+
+        if Q.ndim > len(self.weight_shape):
+            cotangent = torch.func.vmap(cotangent)
+        with nullcontext() if torch.compiler.is_compiling() else _ieee_float32(z):
+            part.add_(cotangent(narrow(v, axis, to), _pad(narrow(z, axis, source), excess), part))
+
+    def block(self, weight: Tensor, z: Tensor, to: Region, source: Region, lags: Sequence[int]) -> Tensor:
+        convolve = CONVOLVE[len(self.kernel) - 1]
+        padded = F.pad(z, [p for pair in reversed(self.padding) for p in pair])
+        return convolve(padded, narrow(narrow(weight, 0, to.channels), 1, source.channels))
+
+    def mask(self, read: Tensor) -> Tensor:
+        return read[0].reshape(self.channels, self.channels, *(1,) * len(self.kernel)).expand(self.weight_shape)
+
+    def positions(self, x: Tensor) -> int:
+        return prod([len(range(size)) for size in x.shape[self.channel_axis + 1 :]])
+
+    def _paddings(self, transposed: bool) -> tuple[list[int], tuple[int, ...]]:
+        """What the convolution pads on both sides by itself, and the rest, as `F.pad` wants it: last axis first."""
+        pairs = [pair[::-1] for pair in self.padding] if transposed else self.padding
+        common = [min(pair) for pair in pairs]
+        return common, tuple(p - c for pair, c in zip(pairs[::-1], common[::-1], strict=True) for p in pair)
+
+
+def _adjoint_is_faster(weight: Tensor, axes: int) -> bool:
+    """Over images in float32, cuDNN's choice for convolutions takes twice as long as that for their adjoints."""
+    return axes > 1 and weight.is_cuda and weight.dtype == torch.float32 and weight.ndim == axes + 2  # no ensemble
+
+
+@contextmanager
+def _ieee_float32(x: Tensor) -> Iterator[None]:
+    """No TF32 in cuDNN, where PyTorch has it on by default, unless the precision of matrix products allows it too.
+
+    Dynamo cannot trace such a switch, so in compiled code PyTorch's own flag decides.
+    """
+    backends: Any = torch.backends
+    asked = "tf32" in (backends.fp32_precision, backends.cuda.matmul.fp32_precision)
+    before = backends.cudnn.conv.fp32_precision
+    if x.dtype != torch.float32 or not x.is_cuda or asked or before == "ieee":
+        yield
+        return
+    backends.cudnn.conv.fp32_precision = "ieee"
+    try:
+        yield
+    finally:
+        backends.cudnn.conv.fp32_precision = before
+
+
+def _pad(x: Tensor, padding: tuple[int, ...], sign: int = 1) -> Tensor:
+    return F.pad(x, [sign * p for p in padding]) if any(padding) else x
