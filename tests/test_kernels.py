@@ -156,8 +156,8 @@ def test_equal_blocks_share_a_stage_in_16_bits(sizes, window, activations, missi
         ((64, *[1] * 60), 270, 1),
     ],
 )
-def test_which_blocks_share_a_stage_in_16_bits(sizes, batch, grouped, monkeypatch):
-    """Those of the width that most channels have, unless there are more narrow ones."""
+def test_blocks_of_the_width_that_most_channels_have_share_a_stage_in_16_bits(sizes, batch, grouped, monkeypatch):
+    """Unless there are more narrow ones."""
     used = []
     launches = _triton._launches
     monkeypatch.setattr(_triton, "_launches", lambda *arguments: used.append(launches(*arguments)) or used[-1])
@@ -168,8 +168,8 @@ def test_which_blocks_share_a_stage_in_16_bits(sizes, batch, grouped, monkeypatc
 
 
 @pytest.mark.filterwarnings("ignore:(invalid value|overflow) encountered:RuntimeWarning")
-def test_tanh_of_every_number_in_16_bits():
-    """To the next number; in one launch, of a machine that is σ alone."""
+def test_tanh_is_exact_to_the_next_number_in_16_bits():
+    """For each of them, in one launch of a machine that is σ alone."""
     y0 = torch.arange(-(2**15), 2**15, device=DEVICE).short().view(torch.float16).reshape(-1, 16)
     machine = rv.DenseMachine((16,), "tanh", bias=False, device=DEVICE, dtype=torch.float16).requires_grad_(False)
     _, z = _triton.sweep(machine.operator, machine._plan(y0), machine.activation, machine.weight, y0, None, None)
@@ -179,7 +179,7 @@ def test_tanh_of_every_number_in_16_bits():
     assert ((z - expected).abs() <= ulp).masked_fill(y0.isnan(), True).all()
 
 
-def test_lengths_in_a_stage_of_equal_blocks():
+def test_sigma_is_zero_beyond_the_lengths_in_a_stage_of_equal_blocks():
     machine = rv.RecurrentMachine((16, 16, 16), "tanh", lags=0, device=DEVICE, dtype=torch.float16)
     randomize(machine).requires_grad_(False).weight.div_(48**0.5)
     y0, z0 = (torch.randn(270, 2, 48, device=DEVICE).half() for _ in range(2))
