@@ -1,5 +1,6 @@
 """The native sweep gives what the sweep gives step by step in PyTorch: every output and every gradient."""
 
+from copy import deepcopy
 from importlib import import_module
 from typing import Any
 
@@ -191,12 +192,10 @@ def test_what_is_no_plain_tensor_is_refused_as_ever(native):
         rv.DenseMachine((2, 3), device="meta").weight_cotangent(x, x)
     dual = machine.dual(y, z)
     with torch.autocast("cpu", torch.bfloat16):
-        assert (
-            machine.weight_cotangent(x, x).dtype
-            == machine.solve(x)[0].dtype
-            == dual.solve(x)[0].dtype
-            == torch.bfloat16
-        )
+        results = machine.weight_cotangent(x, x), *machine.solve(x), *dual.solve(x)
+        assert {result.dtype for result in results} == {torch.bfloat16}
+    low = deepcopy(machine).bfloat16().dual(y.bfloat16(), z.bfloat16())  # the point, too, is cast
+    assert torch.equal(results[-1], low.solve(x.bfloat16())[1])
     assert dual.solve(x)[0].dtype == torch.float32
 
 
