@@ -181,14 +181,14 @@ class Activations:
 
 @dataclass(eq=False, slots=True)
 class Slope:
-    """σ'(at), not yet computed; `value` is σ(at) where it is known, which often gives the slope for free."""
+    """σ'(y), not yet computed; z is σ(y) where it is known, which often gives the slope for free."""
 
     activations: Activations
-    at: Tensor
-    value: Tensor | None = None
+    y: Tensor
+    z: Tensor | None = None
 
     def tensor(self) -> Tensor:
-        return self.activations.slope(self.at)
+        return self.activations.slope(self.y)
 
 
 Sigma = Activations | Slope | Tensor | None
@@ -205,5 +205,5 @@ def for_kernels(sigma: Sigma) -> tuple[int, bytes | None, Tensor | None, Tensor 
     if isinstance(sigma, Activations):
         return FUNCTION, sigma.codes, None, None
     if isinstance(sigma, Slope):
-        return SLOPE_AT, sigma.activations.codes, sigma.at, sigma.value
+        return SLOPE_AT, sigma.activations.codes, sigma.y, sigma.z
     return SLOPE, None, sigma, None

@@ -13,20 +13,18 @@ from ._solve import solve
 Point = Float[Tensor, "..."]
 
 
-@dataclass(eq=False)
-class Derivative:
+@dataclass(eq=False, slots=True)
+class Derivative(Slope):
     """A structured machine's derivative at a point, or its dual: the same solve, with slopes for σ.
 
     The point is checked when it is used.
     """
 
-    machine: Any  # the structured machine
-    y: Tensor
-    z: Tensor | None = None
+    machine: Any = None  # the structured machine
 
     @property
     def slope(self) -> Tensor:
-        return self.machine.activation.slope(self.y)
+        return self.tensor()
 
     def endofunction(self, y: Point, z: Point) -> tuple[Point, Point]:
         """(W dz, σ'(y) ⊙ dy) of a tangent (dy, dz) or, for the dual, (W* v, σ'(y) ⊙ u) of a cotangent (u, v)."""
@@ -40,13 +38,11 @@ class Derivative:
         return plan.dual if isinstance(self, Dual) else plan
 
     def _solve(self, names: tuple[str, str], y0: Point | None, z0: Point | None) -> tuple[Point, Point]:
-        machine, sigma = self.machine, Slope(self.machine.activation, self.y, self.z)
-        done = machine._at_once(sigma, y0, z0, transposed=type(self) is Dual)
-        if done is not None:
-            return done
-        inputs, known = dict(zip(names, (y0, z0), strict=True)), {} if self.z is None else {"z": self.z}
+        """With all checks, and whatever transforms."""
+        machine, known = self.machine, {} if self.z is None else {"z": self.z}
+        inputs = dict(zip(names, (y0, z0), strict=True))
         weight, y0, z0, *point = machine._points(**inputs, y=self.y, **known)
-        return solve(machine.operator, self._plan, Slope(machine.activation, *point), weight, y0, z0)
+        return solve(machine.operator, self._plan, Slope(self.activations, *point), weight, y0, z0)
 
 
 class Tangent(Derivative):
@@ -54,11 +50,12 @@ class Tangent(Derivative):
 
     @property
     def dual(self) -> "Dual":
-        return Dual(self.machine, self.y, self.z)
+        return Dual(self.activations, self.y, self.z, self.machine)
 
     def solve(self, dy0: Point | None = None, dz0: Point | None = None) -> tuple[Point, Point]:
         """(dy, dz); None is zero."""
-        return self._solve(("dy0", "dz0"), dy0, dz0)
+        done = self.machine._at_once(self, dy0, dz0)
+        return self._solve(("dy0", "dz0"), dy0, dz0) if done is None else done
 
 
 class Dual(Derivative):
@@ -66,8 +63,9 @@ class Dual(Derivative):
 
     @property
     def dual(self) -> Tangent:
-        return Tangent(self.machine, self.y, self.z)
+        return Tangent(self.activations, self.y, self.z, self.machine)
 
     def solve(self, u0: Point | None = None, v0: Point | None = None) -> tuple[Point, Point]:
         """(u, v); None is zero."""
-        return self._solve(("u0", "v0"), u0, v0)
+        done = self.machine._at_once(self, u0, v0, transposed=True)
+        return self._solve(("u0", "v0"), u0, v0) if done is None else done

@@ -8,12 +8,13 @@ import triton.language as tl
 
 @triton.jit
 def _tanh(x, HALF: tl.constexpr):
+    q = x * x
+    r = tl.rsqrt(0.5 + 0.5 * tl.exp2(2.8853900817779268 * tl.abs(x)))  # r² = 2 / (1 + exp(2 |x|)), with no division,
+    t = tl.where(x < 0, r * r - 1, 1 - r * r)  # which would check its range first
+    # near 0 the difference 1 - r² has lost its digits, and the series has not
     if HALF:  # in 16 bits, fewer digits will do
-        return tl.where(tl.abs(x) < 0.05, x * (1 - x * x * (1 / 3)), 1 - 2 / (1 + tl.exp2(2.8853900817779268 * x)))
-    e = tl.exp2(-2.8853900817779268 * tl.abs(x))  # exp(-2 |x|)
-    t = tl.where(x < 0, e - 1, 1 - e) / (1 + e)
-    # near 0 the difference 1 - e has lost its digits, and the series has not
-    return tl.where(tl.abs(x) < 0.1, x * (1 - x * x * (1 / 3 - x * x * (2 / 15 - x * x * (17 / 315)))), t)
+        return tl.where(q < 0.0025, x * (1 - q * (1 / 3)), t)
+    return tl.where(q < 0.09, x * (1 - q * (1 / 3 - q * (2 / 15 - q * (17 / 315 - q * (62 / 2835))))), t)
 
 
 @triton.jit

@@ -124,11 +124,11 @@ class StructuredMachine(nn.Module):
 
         Where z = σ(y) is at hand, as after a solve without z0 and lengths, it saves computing σ again.
         """
-        return Tangent(self, y, z)
+        return Tangent(self.activation, y, z, self)
 
     def dual(self, y: Point, z: Point | None = None) -> Dual:
         """The dual machine at y: u = W* v + u0, v = σ'(y) ⊙ u + v0. For z, see `tangent`."""
-        return Dual(self, y, z)
+        return Dual(self.activation, y, z, self)
 
     def weight_cotangent(self, v: Point, z: Point) -> Point:
         """Q = v z* summed over the batch, zero where W is not read: the cotangent of W, from the dual's v."""

@@ -39,7 +39,7 @@ def solve(
     """
     lazy = isinstance(sigma, Slope)
     slope = sigma if isinstance(sigma, Tensor) else None
-    if not _differentiated(sigma.at if lazy else slope, weight, y0, z0, bias):
+    if not _differentiated(sigma.y if lazy else slope, weight, y0, z0, bias):
         return sweep(operator, plan, sigma, weight, y0, z0, inside, bias)
     slope = sigma.tensor() if lazy else slope
     activations = sigma if slope is None else None
@@ -62,7 +62,7 @@ def at_once(
     None where a tensor is not in order, or anything transforms, casts or watches: the long way then knows more.
     """
     derivative = isinstance(sigma, Slope)
-    recorded = _recorded(weight, y0, z0, bias, sigma.at if derivative else None)
+    recorded = _recorded(weight, y0, z0, bias, sigma.y if derivative else None)
     if _transformed() or (recorded and derivative):
         return None
     executor = fast(weight)

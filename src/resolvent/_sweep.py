@@ -148,8 +148,8 @@ def _step_by_step(operator, plan, sigma: Any, weight, y0, z0, inside, bias=None)
     slope, value = sigma if isinstance(sigma, Tensor) else None, None
     if isinstance(sigma, Slope):
         activations = sigma.activations
-        if sigma.value is not None and all(a.times_slope for a in activations.blocks):
-            value = sigma.value.detach()  # the slope's derivatives are by the point it is taken at
+        if sigma.z is not None and all(a.times_slope for a in activations.blocks):
+            value = sigma.z.detach()  # the slope's derivatives are by the point it is taken at
         else:
             slope = sigma.tensor()
     slope, value, inside = flat(slope), flat(value), flat(inside)

@@ -240,12 +240,12 @@ def _launches(
     dot = rows > 2 or span > 1  # one or two samples are cheaper, one by one, as sums of vectors than as tiles
     fewest = 8 if dtype == torch.float32 and precision == "ieee" else 16  # IEEE float32 has no matrix instructions
     rows = max(rows, fewest) if dot else 1
-    depth = 32 if dot and dtype == torch.float32 else 64 if dot else 8192 // (rows * width)
-    depth = min(depth, 256)
+    added = any(isinstance(step, Product) for step in schedule.steps)
+    deep = half or (added and isinstance(operator, Dense))  # stages of windows pull from hundreds of channels
+    depth = min(256, (64 if deep else 32) if dot else 8192 // (rows * width))
     used = 0
     for code in codes:
         used |= 1 << code
-    added = any(isinstance(step, Product) for step in schedule.steps)
     inputs, has_bias, has_z0, mode, known, inside = given
     # a sum of vectors may as well go along the sources of W, and so may matrix instructions, which saves its copy
     stride = schedule.stride if (dot and not half) or schedule.stride < n else 0
