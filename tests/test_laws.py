@@ -219,7 +219,7 @@ class TestEveryOrder:
         assert torch.autograd.gradcheck(*self.arguments(name), check_forward_ad=True, check_batched_grad=True)
 
     def test_second_order(self, name):
-        assert torch.autograd.gradgradcheck(*self.arguments(name), check_fwd_over_rev=True)
+        assert torch.autograd.gradgradcheck(*self.arguments(name), check_fwd_over_rev=True, check_batched_grad=True)
 
     def test_third_order(self, name):
         function, inputs = self.arguments(name)
@@ -231,3 +231,13 @@ class TestEveryOrder:
             return torch.autograd.grad(penalty, inputs, create_graph=True)
 
         assert torch.autograd.gradcheck(gradient_of_squared_gradient, inputs, fast_mode=True)
+
+    def test_no_derivative_is_lost_where_cotangents_are_batched(self, name):
+        """PyTorch records nothing there of a Function's derivatives, and would go on without them."""
+        function, inputs = self.arguments(name)
+        outputs = function(*inputs)
+        seeds = [x.new_ones(2, *x.shape) for x in outputs]
+        gradients = torch.autograd.grad(outputs, inputs, seeds, is_grads_batched=True, retain_graph=True)
+        assert not any(x.requires_grad for x in gradients)
+        with pytest.raises(RuntimeError, match="would lose this solve's derivatives"):
+            torch.autograd.grad(outputs, inputs, seeds, is_grads_batched=True, create_graph=True)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, is_grad_enabled
 from torch._C import _are_functorch_transforms_active, _is_any_autocast_enabled, _len_torch_dispatch_stack
+from torch._C._functorch import is_legacy_batchedtensor
 from torch._functorch.utils import unwrap_dead_wrappers
 from torch.autograd import Function, forward_ad
 
@@ -127,6 +128,11 @@ def _apply(function: type[Function], forward_mode: type[Function], *args: Any) -
         return function.apply(*args)
     if _are_functorch_transforms_active():
         return forward_mode.apply(*args)
+    if any(isinstance(x, Tensor) and is_legacy_batchedtensor(x) for x in args):
+        raise RuntimeError(
+            "is_grads_batched=True (vectorize=True) with create_graph=True would lose this solve's derivatives: "
+            "use torch.func, or is_grads_batched=False"
+        )
     base: Any = super(Function, forward_mode if forward_ad._current_level >= 0 else function)
     return base.apply(*unwrap_dead_wrappers(args))
 

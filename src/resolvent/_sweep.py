@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._C import _len_torch_dispatch_stack
+from torch._C._functorch import is_legacy_batchedtensor
 
 from . import _native
 from ._activation import Activations, Sigma, Slope
@@ -75,7 +76,7 @@ def cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor, ensemble_ndi
         if done is not None:
             return done
     ensemble = v.shape[:ensemble_ndim]
-    Q = v.new_zeros((*((prod(ensemble),) if ensemble else ()), *operator.weight_shape))
+    Q = _batched_as(v.new_zeros((*((prod(ensemble),) if ensemble else ()), *operator.weight_shape)), z)
     v, z = (_flatten(x, ensemble_ndim, operator.event_ndim) for x in (v, z))
     with _without_autocast(v):
         for rectangle in plan.rectangles:
@@ -141,7 +142,7 @@ def _step_by_step(operator, plan, sigma: Any, weight, y0, z0, inside, bias=None)
 
     start = like.new_zeros if sigma is None or plan.history else like.new_empty  # where σ writes all of z
     y, z = (
-        flat(new(like.shape) if x is None else x.clone(memory_format=torch.contiguous_format))
+        _batched_as(flat(new(like.shape) if x is None else x.clone(memory_format=torch.contiguous_format)), weight)
         for x, new in ((y0, like.new_zeros), (z0, start))
     )
     activations: Any = sigma
@@ -173,6 +174,12 @@ def _step_by_step(operator, plan, sigma: Any, weight, y0, z0, inside, bias=None)
             new = new if inside is None else new.where(part(inside), 0)
             part(z).copy_(new) if z0 is None else part(z).add_(new)
     return y.view(like.shape), z.view(like.shape)
+
+
+def _batched_as(x: Tensor, factor: Tensor) -> Tensor:
+    """x with the axis of the factor that `is_grads_batched` hides, if any, so that it can be written to in place."""
+    batched = not torch.compiler.is_compiling() and is_legacy_batchedtensor(factor)
+    return x + factor.new_zeros(()) if batched else x
 
 
 def _without_autocast(x: Tensor) -> AbstractContextManager:
