@@ -9,6 +9,7 @@ from cases import cases, outputs_and_gradients, randomize, read_part
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tolerance import assert_near, assert_same
+from torch.testing import assert_close
 
 import resolvent as rv
 from resolvent import _native, _plan, _solve, _stages, _sweep
@@ -50,7 +51,7 @@ def check(machine, time_steps=None, history=0, lengths=None, batch=3):
         short = y0.narrow(machine.operator.channel_axis, 0, n // 2)
         same(machine.operator, plan, sigma, machine.weight, short, z0, inside, machine.bias)
     for way in (plan, plan.dual):
-        slopes = (Slope(sigma, y), Slope(sigma, y, sigma(y)), sigma.slope(y), None)
+        slopes = (Slope(sigma, y, None), Slope(sigma, y, sigma(y)), sigma.slope(y), None)
         for slope, (u, v) in zip(slopes, ((u0, v0), (None, v0), (u0, v0), (u0, v0)), strict=True):
             same(machine.operator, way, slope, machine.weight, u, v, inside)
         if not history:
@@ -179,6 +180,16 @@ def test_tanh_is_exact_to_the_next_number_in_16_bits():
     assert ((z - expected).abs() <= ulp).masked_fill(y0.isnan(), True).all()
 
 
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
+def test_tanh_is_exact_to_a_few_numbers_of_every_size_in_32_bits():
+    y0 = torch.logspace(-37, 38, 2**14, device=DEVICE)
+    y0 = torch.cat([y0, torch.linspace(0, 2, 2**14, device=DEVICE)]).reshape(-1, 16)
+    y0 = torch.cat([y0, -y0])
+    machine = rv.DenseMachine((16,), "tanh", bias=False, device=DEVICE).requires_grad_(False)
+    _, z = _triton.sweep(machine.operator, machine._plan(y0), machine.activation, machine.weight, y0, None, None)
+    assert_close(z.double(), torch.tanh(y0.double()), rtol=7e-7, atol=0)
+
+
 def test_sigma_is_zero_beyond_the_lengths_in_a_stage_of_equal_blocks():
     machine = rv.RecurrentMachine((16, 16, 16), "tanh", lags=0, device=DEVICE, dtype=torch.float16)
     randomize(machine).requires_grad_(False).weight.div_(48**0.5)
@@ -196,8 +207,8 @@ def check_in_16_bits(machine, batch):
     machine.weight.div_(machine.partition.total**0.5)
     n, plan = machine.partition.total, machine._plan_at(1, 0)
     weight, points = machine.weight, [torch.randn(batch, n, device=DEVICE).half() for _ in range(3)]
-    for way, sigma in ((plan, machine.activation), (plan.dual, Slope(machine.activation, points[2]))):
-        exact = Slope(machine.activation, points[2].float()) if isinstance(sigma, Slope) else sigma
+    for way, sigma in ((plan, machine.activation), (plan.dual, Slope(machine.activation, points[2], None))):
+        exact = Slope(machine.activation, points[2].float(), None) if isinstance(sigma, Slope) else sigma
         W, y0, *both = (x.float() for x in (weight, *points[:2]))
         for z0, exact_z0 in ((points[1], *both), (None, None)):
             expected = _sweep._step_by_step(machine.operator, way, exact, W, y0, exact_z0, None)
@@ -288,6 +299,17 @@ def test_windows_and_products_between_them(sizes, monkeypatch):
     assert len(_stages.schedule_of(machine._plan_at(1, 0), machine.activation.codes).steps) > 2
 
 
+@pytest.mark.parametrize(("sizes", "window", "even"), [((32,) * 4, 64, False), ((64,) * 4, 128, True)])
+def test_tiles_of_windows_are_full_or_masked(sizes, window, even, monkeypatch):
+    monkeypatch.setattr(_stages, "_window", lambda *_: window)
+    monkeypatch.setattr(_triton, "PROGRAMS", 4)
+    used, made = [], _triton._launches
+    monkeypatch.setattr(_triton, "_launches", lambda *args: used.append(made(*args)) or used[-1])
+    check(rv.DenseMachine(sizes, "tanh"), batch=17)
+    constants = dict(zip(_triton.sweep_kernel.arg_names[-len(used[0].constants) :], used[0].constants, strict=True))
+    assert (constants["K_TILE"], constants["EVEN"]) == (64, even)
+
+
 def test_lags_and_time_blocks():
     check(rv.RecurrentMachine((2, 3, 1), "tanh", lags=4, time_block=3), 7)
 
@@ -340,7 +362,7 @@ def test_where_sigma_is_zero_an_infinite_y_adds_nothing():
     machine.weight.fill_(2)
     ones = torch.ones(1, 2, 2, device=DEVICE)
     late = torch.tensor([[[1.0, 1.0], [3e38, 3e38]]], device=DEVICE)
-    slope = Slope(machine.activation, ones * 0)
+    slope = Slope(machine.activation, ones * 0, None)
     for plan, sigma, y0, z0 in (
         (machine._plan(ones), None, ones * torch.inf, ones),
         (machine._plan(ones, 1).dual, slope, ones * 0, late),

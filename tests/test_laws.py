@@ -1,5 +1,7 @@
 """The statements of the paper about structured machines, each as its formula, in float64."""
 
+from functools import partial
+
 import pytest
 import torch
 from cases import (
@@ -204,6 +206,13 @@ def test_depth_is_twice_the_blocks_minus_one():
     assert rv.DenseMachine((2, 4, 3, 1)).depth == 7
 
 
+def test_batched_cotangents_of_a_weight_cotangent_lose_no_derivative():
+    v, z = (torch.randn(4, 5, requires_grad=True) for _ in range(2))
+    Q = rv.DenseMachine((2, 3)).weight_cotangent(v, z)
+    with pytest.raises(NotImplementedError, match="would lose derivatives"):
+        torch.autograd.grad(Q, (v, z), torch.randn(2, 5, 5), is_grads_batched=True, create_graph=True)
+
+
 @pytest.mark.unchecked  # type checks would make it five times as slow
 @pytest.mark.parametrize("name", ALL_MACHINES)
 class TestEveryOrder:
@@ -216,7 +225,9 @@ class TestEveryOrder:
         return function, tuple(x.requires_grad_() for x in (*case.points(2), *parameters))
 
     def test_first_order(self, name):
-        assert torch.autograd.gradcheck(*self.arguments(name), check_forward_ad=True, check_batched_grad=True)
+        assert torch.autograd.gradcheck(
+            *self.arguments(name), check_forward_ad=True, check_batched_grad=True, check_batched_forward_grad=True
+        )
 
     def test_second_order(self, name):
         assert torch.autograd.gradgradcheck(*self.arguments(name), check_fwd_over_rev=True, check_batched_grad=True)
@@ -232,12 +243,25 @@ class TestEveryOrder:
 
         assert torch.autograd.gradcheck(gradient_of_squared_gradient, inputs, fast_mode=True)
 
-    def test_no_derivative_is_lost_where_cotangents_are_batched(self, name):
+    def test_batched_cotangents_are_as_one_after_another_and_lose_no_derivative(self, name):
         """PyTorch records nothing there of a Function's derivatives, and would go on without them."""
         function, inputs = self.arguments(name)
         outputs = function(*inputs)
-        seeds = [x.new_ones(2, *x.shape) for x in outputs]
-        gradients = torch.autograd.grad(outputs, inputs, seeds, is_grads_batched=True, retain_graph=True)
-        assert not any(x.requires_grad for x in gradients)
-        with pytest.raises(RuntimeError, match="would lose this solve's derivatives"):
-            torch.autograd.grad(outputs, inputs, seeds, is_grads_batched=True, create_graph=True)
+        seeds = [torch.randn(2, *x.shape, dtype=x.dtype) for x in outputs]
+        batched = partial(torch.autograd.grad, outputs, inputs, seeds, is_grads_batched=True, retain_graph=True)
+        for i in range(2):
+            one = torch.autograd.grad(outputs, inputs, [seed[i] for seed in seeds], retain_graph=True)
+            assert_close(tuple(x[i] for x in batched()), one)
+        with pytest.raises(NotImplementedError, match="would lose derivatives"):
+            batched(create_graph=True)
+
+    def test_forward_mode_within_forward_mode_is_refused(self, name):
+        """PyTorch drops there what a Function adds to the outer derivative."""
+        function, inputs = self.arguments(name)
+
+        def first(y0):
+            return function(y0, *inputs[1:])[1]
+
+        torch.func.jacrev(torch.func.jacfwd(first))(inputs[0])
+        with pytest.raises(NotImplementedError, match="would lose derivatives"):
+            torch.func.jacfwd(torch.func.jacfwd(first))(inputs[0])

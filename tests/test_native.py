@@ -280,7 +280,9 @@ def test_step_by_step_z_is_zero_where_neither_z0_nor_sigma_is():
     machine = rv.RecurrentMachine((2, 3), "tanh", lags=2).requires_grad_(False)
     u0 = torch.randn(4, 5, 5)
     plan = machine._plan(u0, history=2).dual
-    _, v = _sweep._step_by_step(machine.operator, plan, Slope(machine.activation, u0), machine.weight, u0, None, None)
+    _, v = _sweep._step_by_step(
+        machine.operator, plan, Slope(machine.activation, u0, None), machine.weight, u0, None, None
+    )
     assert (v[:, :2] == 0).all()
     assert v[:, 2:].isfinite().all()
     _, v = _sweep._step_by_step(machine.operator, machine._plan(u0), None, machine.weight, u0, None, None)

@@ -185,9 +185,10 @@ class Slope:
 
     activations: Activations
     y: Tensor
-    z: Tensor | None = None
+    z: Tensor | None
 
-    def tensor(self) -> Tensor:
+    @property
+    def slope(self) -> Tensor:
         return self.activations.slope(self.y)
 
 

@@ -20,11 +20,7 @@ class Derivative(Slope):
     The point is checked when it is used.
     """
 
-    machine: Any = None  # the structured machine
-
-    @property
-    def slope(self) -> Tensor:
-        return self.tensor()
+    machine: Any  # the structured machine
 
     def endofunction(self, y: Point, z: Point) -> tuple[Point, Point]:
         """(W dz, σ'(y) ⊙ dy) of a tangent (dy, dz) or, for the dual, (W* v, σ'(y) ⊙ u) of a cotangent (u, v)."""
@@ -38,15 +34,18 @@ class Derivative(Slope):
         return plan.dual if isinstance(self, Dual) else plan
 
     def _solve(self, names: tuple[str, str], y0: Point | None, z0: Point | None) -> tuple[Point, Point]:
-        """With all checks, and whatever transforms."""
-        machine, known = self.machine, {} if self.z is None else {"z": self.z}
-        inputs = dict(zip(names, (y0, z0), strict=True))
-        weight, y0, z0, *point = machine._points(**inputs, y=self.y, **known)
-        return solve(machine.operator, self._plan, Slope(self.activations, *point), weight, y0, z0)
+        """The solution, of inputs that may be wrong, cast or transformed."""
+        machine, inputs = self.machine, dict(zip(names, (y0, z0), strict=True))
+        known = {} if self.z is None else {"z": self.z}
+        weight, y0, z0, y, *z = machine._points(**inputs, y=self.y, **known)
+        slope = Slope(self.activations, y, z[0] if z else None)
+        return solve(machine.operator, self._plan, slope, weight, y0, z0)
 
 
 class Tangent(Derivative):
     """dy = W dz + dy0, dz = σ'(y) ⊙ dy + dz0."""
+
+    __slots__ = ()
 
     @property
     def dual(self) -> "Dual":
@@ -60,6 +59,8 @@ class Tangent(Derivative):
 
 class Dual(Derivative):
     """u = W* v + u0, v = σ'(y) ⊙ u + v0."""
+
+    __slots__ = ()
 
     @property
     def dual(self) -> Tangent:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, is_grad_enabled
 from torch._C import _are_functorch_transforms_active, _is_any_autocast_enabled, _len_torch_dispatch_stack
-from torch._C._functorch import is_legacy_batchedtensor
+from torch._C._functorch import TransformType, get_interpreter_stack, is_legacy_batchedtensor
 from torch._functorch.utils import unwrap_dead_wrappers
 from torch.autograd import Function, forward_ad
 
@@ -42,7 +42,7 @@ def solve(
     slope = sigma if isinstance(sigma, Tensor) else None
     if not _differentiated(sigma.y if lazy else slope, weight, y0, z0, bias):
         return sweep(operator, plan, sigma, weight, y0, z0, inside, bias)
-    slope = sigma.tensor() if lazy else slope
+    slope = sigma.slope if lazy else slope
     activations = sigma if slope is None else None
     if slope is not None and inside is not None:
         slope, inside = slope.where(inside, 0), None
@@ -127,18 +127,18 @@ def _apply(function: type[Function], forward_mode: type[Function], *args: Any) -
             args = tuple(x.view_as(x) if isinstance(x, Tensor) else x for x in args)
         return function.apply(*args)
     if _are_functorch_transforms_active():
-        return forward_mode.apply(*args)
-    if any(isinstance(x, Tensor) and is_legacy_batchedtensor(x) for x in args):
-        raise RuntimeError(
-            "is_grads_batched=True (vectorize=True) with create_graph=True would lose this solve's derivatives: "
-            "use torch.func, or is_grads_batched=False"
-        )
+        return _forward_mode(forward_mode, *args)
     base: Any = super(Function, forward_mode if forward_ad._current_level >= 0 else function)
     return base.apply(*unwrap_dead_wrappers(args))
 
 
 @torch._disable_dynamo  # pyright: ignore  # private, but torch.compiler.disable would import the compiler
 def _forward_mode(function: type[Function], *args: Any) -> Any:
+    if sum(level.key() == TransformType.Jvp for level in get_interpreter_stack() or ()) > 1:
+        raise NotImplementedError(
+            "forward mode inside of forward mode would lose derivatives, since PyTorch drops those of a Function "
+            "there: use it once (jvp, jacfwd or hessian), and jacrev, vjp or grad for the others"
+        )
     return function.apply(*args)
 
 
@@ -159,6 +159,7 @@ class _Solve(Function):
     def backward(ctx, v0, u0):
         if v0 is None and u0 is None:
             return (None,) * 10
+        _refuse_to_lose(v0, u0)
         (operator, plan, *_, channels), (inside, slope, weight, y, z) = ctx.machine, ctx.saved_tensors
         *_, by_slope, by_weight, by_bias, by_y0, by_z0 = ctx.needs_input_grad
         axis, sigma, done = operator.channel_axis, _slope(ctx, slope, y, z), None
@@ -228,6 +229,7 @@ class _WeightCotangent(Function):
 
     @staticmethod
     def backward(ctx, dweight):
+        _refuse_to_lose(dweight)
         v, z = ctx.saved_tensors
         dv, _ = solve(ctx.operator, ctx.plan, None, dweight, None, z)
         dz, _ = solve(ctx.operator, ctx.plan.dual, None, dweight, None, v)
@@ -249,6 +251,16 @@ class _WeightCotangentForwardMode(_WeightCotangent):
 
 # What `apply` of a Function does besides, binding arguments to names, takes longer than a small solve.
 _apply_solve: Any = super(Function, _Solve).apply  # pyright: ignore  # of super outside of a class
+
+
+def _refuse_to_lose(*cotangents: Tensor | None) -> None:
+    """An error where autograd, asked to record derivatives of this backward pass, would go on without them."""
+    recorded = is_grad_enabled() and not torch.compiler.is_compiling()
+    if recorded and any(x is not None and is_legacy_batchedtensor(x) for x in cotangents):
+        raise NotImplementedError(
+            "is_grads_batched=True (vectorize=True) with create_graph=True would lose derivatives, since PyTorch "
+            "records none of a Function there: use torch.func, or is_grads_batched=False (vectorize=False)"
+        )
 
 
 def _slope(ctx, slope: Tensor | None, y: Tensor, z: Tensor) -> Slope | Tensor | None:

@@ -152,7 +152,7 @@ def _step_by_step(operator, plan, sigma: Any, weight, y0, z0, inside, bias=None)
         if sigma.z is not None and all(a.times_slope for a in activations.blocks):
             value = sigma.z.detach()  # the slope's derivatives are by the point it is taken at
         else:
-            slope = sigma.tensor()
+            slope = sigma.slope
     slope, value, inside = flat(slope), flat(value), flat(inside)
     if ensemble_ndim > 1:
         weight = weight.flatten(0, ensemble_ndim - 1)

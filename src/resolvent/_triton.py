@@ -182,7 +182,9 @@ def _source_first(operator: Operator, weight: Tensor, transposed: bool, stride: 
         return weight.contiguous()
     if stride == n:
         return weight.mT.contiguous()
-    return weight.reshape(n // stride, stride, n // stride, stride).diagonal(0, 0, 2).permute(2, 1, 0).contiguous()
+    row, column = weight.stride()[-2:]
+    windows = ((n // stride, stride, stride), (stride * (row + column), column, row), weight.storage_offset())
+    return weight.as_strided(*windows).contiguous()  # one view, as of products
 
 
 def _product(operator: Operator, weight: Tensor, transposed: bool, shape: torch.Size) -> Callable[..., None]:
