@@ -1,5 +1,7 @@
 """Structured machines and ordinary modules as sums."""
 
+from typing import Any, cast
+
 import pytest
 import torch
 from cases import ALL_MACHINES, randomize
@@ -56,6 +58,8 @@ def test_from_sequential():
     assert f.depth == 3
     assert_close(f({"x0": x})["x3"], network(x))
     assert all(p is q for p, q in zip(f.parameters(), network.parameters(), strict=True))
+    with pytest.raises(TypeError, match=r"sequential must be an nn.Sequential, got Linear"):
+        rv.Sum.from_sequential(cast(Any, network[0]))
 
 
 class ResidualBlock(nn.Module):
@@ -125,6 +129,8 @@ def test_from_module_refuses_what_is_not_a_pure_function():
         rv.Sum.from_module(nn.Sequential(nn.Dropout()), torch.randn(30, 2))
     with pytest.raises(ValueError, match="example has 2 tensors, Sequential takes input"):
         rv.Sum.from_module(nn.Sequential(nn.Tanh()), torch.randn(3), torch.randn(3))
+    with pytest.raises(ValueError, match="returns a tuple from _0"):
+        rv.Sum.from_module(nn.GRU(2, 3), torch.randn(4, 1, 2))
 
 
 class Sizes(nn.Module):

@@ -1,6 +1,6 @@
 """Depth: cofiltrations, depth sequences, nilpotent operators, functions of known depth."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -127,6 +127,8 @@ def test_an_operator_that_is_not_nilpotent_is_refused_with_evidence():
             rv.LinearMachine(100 * S @ torch.diag(0.1 * D[0]) @ torch.linalg.inv(S))
     with pytest.raises(ValueError, match=r"matrix must be square and of floating point, got \(2, 3\)"):
         rv.LinearMachine(torch.zeros(2, 3))
+    with pytest.raises(TypeError, match="matrix must be a tensor, got list"):
+        rv.LinearMachine(cast(Any, [[0.0, 1.0], [0.0, 0.0]]))
     with pytest.raises(ValueError, match=r"x0 has shape \(5,\), the machine needs \(..., 3\)"):
         rv.LinearMachine(torch.zeros(3, 3))(torch.ones(5))
 
@@ -143,6 +145,10 @@ def test_a_function_of_known_depth_is_solved_by_its_depth_sequence():
         rv.verify(shallow, x0)
     with pytest.raises(ValueError, match="depth must be an integer of at least 0, got -1"):
         rv.EndofunctionMachine(torch.sin, depth=-1)
+    with pytest.raises(ValueError, match=r"f must map X to X, but gives \(1, 2\) at a point of shape \(2, 2\)"):
+        rv.EndofunctionMachine(lambda x: x[:1], depth=1)(torch.ones(2, 2))
+    with pytest.raises(ValueError, match=r"f must map X to X, but gives \(1,\) in b at a point of shape \(2,\)"):
+        rv.EndofunctionMachine(lambda x: {"b": x["a"][:1]}, depth=1)({"a": torch.ones(2), "b": torch.ones(2)})
 
 
 def test_verify_sees_nan():

@@ -39,6 +39,7 @@ CONSTRUCTION = [
     (dict(activation=lambda y: y.cummax(-1).values), ValueError, r"must act pointwise: an entry"),
     (dict(activation=lambda y: y.sort(0).values), ValueError, r"must act pointwise: an entry"),
     (dict(dtype=torch.complex64), TypeError, r"dtype must be of floating point, got torch.complex64"),
+    (dict(dtype=torch.int64), TypeError, r"dtype must be of floating point, got torch.int64"),
     (dict(activation=nn.PReLU()), ValueError, r"activation PReLU\(num_parameters=1\) has parameters"),
     (dict(activation=writes), ValueError, r"activation writes writes to its input"),
     (dict(connections="none"), ValueError, r"connections='none' is unknown: use 'all', 'sequential' or a boolean"),

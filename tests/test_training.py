@@ -125,11 +125,12 @@ def test_the_same_seed_gives_the_same_numbers():
     assert a["machine"]["seeds"] != c["machine"]["seeds"]
 
 
-def verdict(machine, sequential, task="classification"):
+def verdict(machine, sequential, task="classification", naive=None):
     key = "accuracy" if task == "classification" else "rmse"
     seeds = {"machine": machine, "sequential": sequential}
     runs = {name: dict(sizes=name, seeds=[{key: value} for value in values]) for name, values in seeds.items()}
-    return _measure.verdict(dict(task=task, rows=dict(test=100), **runs))
+    guess = {"guess": "the mean", key: (0.1 if task == "classification" else 9.0) if naive is None else naive}
+    return _measure.verdict(dict(task=task, rows=dict(test=100), naive=guess, **runs))
 
 
 def test_the_verdict_says_who_was_better_and_by_how_much():
@@ -142,6 +143,9 @@ def test_the_verdict_says_who_was_better_and_by_how_much():
     assert verdict([0.9, 0.8, 0.9], [0.85, 0.85, 0.84]).startswith("The machine was better by 2.0 ± 15.1 points (95 %")
     assert "may be chance" in verdict([0.9, 0.8, 0.9], [0.85, 0.85, 0.84])
     assert "may be chance" not in verdict([0.9, 0.91, 0.9], [0.8, 0.809, 0.8])
+    assert verdict([0.8], [0.7], naive=0.9).endswith("Neither beats the mean: accuracy 90.0%.")
+    assert verdict([3.0], [2.0], "regression", naive=1.0).endswith("Neither beats the mean: rmse 1.")
+    assert "Neither" not in verdict([3.0], [2.0], "regression", naive=2.5)
 
 
 def test_two_sequential_networks_are_not_compared():

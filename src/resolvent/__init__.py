@@ -25,6 +25,6 @@ def __getattr__(name: str) -> Any:
         try:
             from .training import train
         except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(f"rv.train needs {error.name}: pip install 'resolvent[train]'") from None
+            raise ModuleNotFoundError(f"rv.train needs {error.name}, which the extra [train] installs") from None
         return train
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,7 +11,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except ModuleNotFoundError as error:
-        sys.exit(f"error: the command needs {error.name}: pip install 'resolvent[train]'")
+        sys.exit(f"error: the command needs {error.name}, which the extra [train] installs")
 
 
 if __name__ == "__main__":

@@ -29,6 +29,8 @@ class LinearMachine(nn.Module):
 
     def __init__(self, matrix: Tensor, *, tolerance: float | None = None):
         super().__init__()
+        if not isinstance(matrix, Tensor):
+            raise TypeError(f"matrix must be a tensor, got {type(matrix).__name__}")
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.is_floating_point():
             raise ValueError(
                 f"matrix must be square and of floating point, got {tuple(matrix.shape)} of {matrix.dtype}"
@@ -123,7 +125,9 @@ class EndofunctionMachine(nn.Module):
         """h_0 = x0 + φ, …, h_d for a start φ in the image of f; none means 0."""
         states = [x0 if start is None else _add(x0, start)]
         for _ in range(self.depth):
-            states.append(_add(x0, self.fn(states[-1])))
+            image = self.fn(states[-1])
+            _check_shapes(image, x0)
+            states.append(_add(x0, image))
         return states
 
 
@@ -192,6 +196,15 @@ def _add(a: AnyPoint, b: AnyPoint) -> AnyPoint:
     if isinstance(a, Tensor):
         return a + b
     return {name: a[name] + b[name] if name in a and name in b else a.get(name, b.get(name)) for name in {**a, **b}}
+
+
+def _check_shapes(image: AnyPoint, x0: AnyPoint) -> None:
+    images, points = ({"": x} if isinstance(x, Tensor) else x for x in (image, x0))
+    for name in images.keys() & points.keys():
+        if images[name].shape != points[name].shape:
+            at = f" in {name}" if name else ""
+            came, needed = tuple(images[name].shape), tuple(points[name].shape)
+            raise ValueError(f"f must map X to X, but gives {came}{at} at a point of shape {needed}")
 
 
 def _map(x: AnyPoint, function: Callable[[Tensor], Tensor]) -> AnyPoint:

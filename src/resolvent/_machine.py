@@ -59,9 +59,10 @@ class StructuredMachine(nn.Module):
         self.partition = partition
         self.connections = connections
         self.activation = Activations(activation, partition, operator.channel_axis)
-        self.weight = nn.Parameter(torch.empty(operator.weight_shape, device=device, dtype=dtype))
-        if not self.weight.is_floating_point():
+        weight = torch.empty(operator.weight_shape, device=device, dtype=dtype)
+        if not weight.is_floating_point():
             raise TypeError(f"dtype must be of floating point, got {dtype}")
+        self.weight = nn.Parameter(weight)
         values = nn.Parameter(torch.empty(partition.total, device=device, dtype=dtype)) if bias else None
         self.register_parameter("bias", values)
         self.reset_parameters()

@@ -341,6 +341,8 @@ class Sum(Machine):
     @classmethod
     def from_sequential(cls, sequential: nn.Sequential) -> "Sum":
         """The layers x0 → x1 → x2 → … of a sequential network."""
+        if not isinstance(sequential, nn.Sequential):
+            raise TypeError(f"sequential must be an nn.Sequential, got {type(sequential).__name__}")
         return cls(Layer(module, reads=f"x{i}", writes=f"x{i + 1}") for i, module in enumerate(sequential))
 
     @classmethod

@@ -36,6 +36,12 @@ def trace(module: nn.Module, example: Sequence[Tensor]) -> tuple[list[str], list
             buffer.copy_(before)
     if changed:
         raise ValueError(f"the module changes its buffer {changed[0]}, so it is not a pure function: call eval() first")
+    for source in next(node for node in traced.graph.nodes if node.op == "output").all_input_nodes:
+        if not isinstance(recorder.values[source], Tensor):
+            kind = type(recorder.values[source]).__name__
+            raise ValueError(
+                f"the module returns a {kind} from {source.name}: it must take it apart into tensors first"
+            )
     operations = list(_operations(traced, recorder.values))
     return inputs, operations, {node.name: value for node, value in recorder.values.items()}
 

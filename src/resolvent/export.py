@@ -35,7 +35,7 @@ def write(
     """Write any module: each input's name with an example and its dynamic axes, and the names of the outputs."""
     for package in ("onnx", "onnxscript"):
         if find_spec(package) is None:
-            raise ModuleNotFoundError(f"ONNX files need {package}: pip install 'resolvent[onnx]'")
+            raise ModuleNotFoundError(f"ONNX files need {package}, which the extra [onnx] installs")
     was_training = module.training
     try:
         torch.onnx.export(

@@ -248,6 +248,10 @@ def run(
     out.mkdir(parents=True, exist_ok=True)
     flags = [flag for flag, on in (("large", large), ("quick", quick), ("same-thread", same_thread)) if on]
     path = out / f"{'-'.join((device, *flags))}.csv"
+    busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    if busy > 0.5:
+        warning = f"programs kept {busy:.1f} processors busy in the last minute: if they still do, times are too long"
+        Console(stderr=True).print(warning, style="yellow")
     # machines compute in IEEE float32, so the others must too
     exactly = torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
     with Progress() as progress, exactly, torch.autograd.set_multithreading_enabled(not same_thread):

@@ -59,7 +59,16 @@ def shown(metrics: Mapping[str, Any], value: float) -> str:
 
 
 def verdict(metrics: Mapping[str, Any]) -> str:
-    """Which network was better, by how much, and whether that says anything."""
+    """Which network was better, by how much, whether that says anything, and whether neither beats a naive guess."""
+    key, sign = headline(metrics)
+    means = [mean(run[key] for run in metrics[name]["seeds"]) for name in ("machine", "sequential")]
+    guess, guessed = metrics["naive"]["guess"], metrics["naive"][key]
+    if max(sign * value for value in means) > sign * guessed:
+        return _comparison(metrics)
+    return f"{_comparison(metrics)} Neither beats {guess}: {key} {shown(metrics, guessed)}."
+
+
+def _comparison(metrics: Mapping[str, Any]) -> str:
     key, sign = headline(metrics)
     machine, sequential = ([run[key] for run in metrics[name]["seeds"]] for name in ("machine", "sequential"))
     gain = [sign * (a - b) for a, b in zip(machine, sequential, strict=True)]
