@@ -276,6 +276,24 @@ def test_what_no_kernel_serves_runs_step_by_step(monkeypatch):
     torch.testing.assert_close(machine(x), z)
 
 
+def test_an_earlier_sweep_leaves_nothing_behind(native):
+    """Of W's copy, which is kept, only what this machine reads counts."""
+    with torch.no_grad():
+        for poisoned in (rv.DenseMachine((1,) * 9), rv.RecurrentMachine((3, 3), lags=2)):
+            poisoned.weight.fill_(torch.nan)
+            poisoned(torch.ones(2, 3, poisoned.partition.total))
+        machine, x = rv.DenseMachine((2, 3, 4), "tanh", connections="sequential"), torch.randn(5, 2)
+        torch.testing.assert_close(machine(x), step_by_step(machine, x))
+
+
+@pytest.mark.parametrize("activation", ["tanh", "sigmoid", "relu", "identity"])
+def test_a_known_value_gives_the_slope(native, activation):
+    machine, y0 = rv.DenseMachine((3, 9, 2), activation), torch.randn(5, 14)
+    with torch.no_grad():
+        y, z = machine.solve(y0)
+        torch.testing.assert_close(machine.dual(y, z).solve(y0), step_by_step(machine.dual(y).solve, y0))
+
+
 def test_step_by_step_z_is_zero_where_neither_z0_nor_sigma_is():
     machine = rv.RecurrentMachine((2, 3), "tanh", lags=2).requires_grad_(False)
     u0 = torch.randn(4, 5, 5)
