@@ -58,8 +58,12 @@ def test_from_sequential():
     assert f.depth == 3
     assert_close(f({"x0": x})["x3"], network(x))
     assert all(p is q for p, q in zip(f.parameters(), network.parameters(), strict=True))
+
+
+@pytest.mark.unchecked  # type checks would refuse it first
+def test_from_sequential_takes_no_other_module():
     with pytest.raises(TypeError, match=r"sequential must be an nn.Sequential, got Linear"):
-        rv.Sum.from_sequential(cast(Any, network[0]))
+        rv.Sum.from_sequential(cast(Any, nn.Linear(2, 2)))
 
 
 class ResidualBlock(nn.Module):
