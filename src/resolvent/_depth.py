@@ -125,9 +125,7 @@ class EndofunctionMachine(nn.Module):
         """h_0 = x0 + φ, …, h_d for a start φ in the image of f; none means 0."""
         states = [x0 if start is None else _add(x0, start)]
         for _ in range(self.depth):
-            image = self.fn(states[-1])
-            _check_shapes(image, x0)
-            states.append(_add(x0, image))
+            states.append(_add(x0, self.fn(states[-1])))
         return states
 
 
@@ -192,19 +190,14 @@ def _masks(space: Subspace, at: Point) -> dict[str, Tensor]:
     return {name: kept.get(name, nothing).to(value.device).expand(value.shape) for name, value in at.items()}
 
 
-def _add(a: AnyPoint, b: AnyPoint) -> AnyPoint:
-    if isinstance(a, Tensor):
-        return a + b
-    return {name: a[name] + b[name] if name in a and name in b else a.get(name, b.get(name)) for name in {**a, **b}}
-
-
-def _check_shapes(image: AnyPoint, x0: AnyPoint) -> None:
-    images, points = ({"": x} if isinstance(x, Tensor) else x for x in (image, x0))
-    for name in images.keys() & points.keys():
-        if images[name].shape != points[name].shape:
-            at = f" in {name}" if name else ""
-            came, needed = tuple(images[name].shape), tuple(points[name].shape)
-            raise ValueError(f"f must map X to X, but gives {came}{at} at a point of shape {needed}")
+def _add(x: AnyPoint, image: AnyPoint, where: str = "") -> AnyPoint:
+    if isinstance(x, Tensor):
+        if x.shape != image.shape:
+            came, needed = tuple(image.shape), tuple(x.shape)
+            raise ValueError(f"f must map X to X, but gives {came}{where} at a point of shape {needed}")
+        return x + image
+    both = x.keys() & image.keys()
+    return {**x, **image, **{name: _add(x[name], image[name], f" in {name}") for name in both}}
 
 
 def _map(x: AnyPoint, function: Callable[[Tensor], Tensor]) -> AnyPoint:

@@ -184,7 +184,7 @@ def _source_first(operator: Operator, weight: Tensor, transposed: bool, stride: 
         return weight.mT.contiguous()
     row, column = weight.stride()[-2:]
     windows = ((n // stride, stride, stride), (stride * (row + column), column, row), weight.storage_offset())
-    return weight.as_strided(*windows).contiguous()  # one view, as of products
+    return weight.as_strided(*windows).contiguous()  # by one view: see `_product`
 
 
 def _product(operator: Operator, weight: Tensor, transposed: bool, shape: torch.Size) -> Callable[..., None]:
