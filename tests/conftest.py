@@ -22,3 +22,16 @@ def uninitialized_memory_is_nan():
     torch.use_deterministic_algorithms(True)  # which fills what torch.empty returns with NaN
     yield
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def schedules_of_their_own():
+    """What a test changes of how a plan is made and scheduled is not to be seen by the next."""
+    from resolvent import _plan, _stages, _triton  # here, since they import Triton
+
+    _plan.make_plan.cache_clear()
+    yield
+    _plan.make_plan.cache_clear()
+    _stages.schedule_of.cache_clear()
+    _stages.cover.cache_clear()
+    _triton._launches.cache_clear()
