@@ -78,6 +78,7 @@ def sweep_kernel(
     COLUMN: tl.constexpr,
     CONV: tl.constexpr,
     BEFORE: tl.constexpr,
+    LAST: tl.constexpr,
     CHUNKED: tl.constexpr,
     LONG: tl.constexpr,
     TRANSPOSED: tl.constexpr,
@@ -167,17 +168,19 @@ def sweep_kernel(
                 k_end = tl.load(sources + source * 3 + 2)
             shift = BEFORE - lag if CONV else lag
             shift = -shift if TRANSPOSED else shift
-            from_step = history if TRANSPOSED else 0
-            to_step = times
-            if CHUNKED:  # at long lags, what lies outside of the chunk comes by products
-                if lag >= LONG:
-                    if TRANSPOSED:
-                        to_step = tl.minimum(times, bound)
-                    else:
-                        from_step = bound
-            reached = here & (t - shift >= from_step) & (t - shift < to_step)
+            reached = here
+            if CONV or TIMES > 1:  # of one step alone, sources are what it reaches
+                from_step = history if TRANSPOSED else 0
+                to_step = times
+                if CHUNKED:  # at long lags, what lies outside of the chunk comes by products
+                    if lag >= LONG:
+                        if TRANSPOSED:
+                            to_step = tl.minimum(times, bound)
+                        else:
+                            from_step = bound
+                reached = here & (t - shift >= from_step) & (t - shift < to_step)
             past = place - shift * ROW
-            matrix = weight + lag.to(tl.int64) * (n * n)
+            matrix = weight + (LAST - lag if LAST else lag).to(tl.int64) * (n * n)
             for k in range(k_begin * UNIT, k_end * UNIT, K_TILE):
                 inner = k + tl.arange(0, K_TILE)
                 W_tile = matrix + inner[:, None] * SOURCE + (column - origin)[None, :] * TO
@@ -211,7 +214,7 @@ def sweep_kernel(
                 edge = tl.load(edges + every, every < end, n if TRANSPOSED else 0)
                 for i in tl.range(0, end - begin, num_stages=3, loop_unroll_factor=4):
                     c = end - 1 - i if TRANSPOSED else begin + i
-                    W_row = weight + c * SOURCE + (column - origin) * TO
+                    W_row = weight + LAST * n * n + c * SOURCE + (column - origin) * TO
                     W = tl.load(W_row) if EVEN else tl.load(W_row, column < end, 0)
                     here_c = tl.zeros((ROWS, 1), tl.int32) + (c - begin)
                     if SIGMA == 1:  # of this channel alone, since it takes longest

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ._operators import Product, Rectangle
 from ._partition import Partition
-from ._plan import Plan
+from ._plan import Activate, Plan
 
 PULLED = 2048  # longer pasts than this, in entries of z, are products
 NARROW, GROUP = 8, 128  # blocks up to this width make stages of up to so many channels
@@ -44,11 +44,12 @@ class Schedule(NamedTuple):
     """Each: the times and the channels where it begins and ends, where its window begins, its σ, whether it is a group,
     its first source, where its others begin and end, whether products were added to it, and the bound of its chunk."""
     sources: list[list[int]]
-    """Each a lag and the channels where it begins and ends."""
+    """Each a lag and the channels where it begins and ends; after the last channel come those of the next step."""
     unit: int  # the tables count channels in units of so many, so that the kernel sees how its reads are aligned
     chunked: bool  # whether at long lags a stage pulls from its chunk alone
     grouped: int
     """1 where narrow blocks share stages, the width of the wide ones that do, or 0."""
+    lags: int  # that the kernel reads of W
     times: int  # steps of the longest stage
     width: int  # channels of the widest stage
     stride: int  # between the rows of W as the kernel reads it: all channels, or those of one of several even windows
@@ -74,6 +75,7 @@ def schedule_of(
     ends = {max(blocks[i].stop for i in members) for _, members in groupby(range(len(blocks)), window_of.__getitem__)}
     even = not (plan.transposed or taps or half) and ends == set(range(min(ends), plan.partition.total + 1, min(ends)))
     stride = min(ends) if even else plan.partition.total
+    one_by_one = not taps and plan.connections.time_block == 1  # steps; in the order of time, their past is one vector
     widest, wide = max(plan.partition.sizes), 0
     if half and tiles and not taps and len(lags) == 1:
         count, narrow = plan.partition.sizes.count, sum(size <= NARROW for size in plan.partition.sizes)
@@ -106,18 +108,36 @@ def schedule_of(
         )
 
     sources: list[list[int]] = []
+    end_of_time = max((step.region.times.stop for step in plan.steps if isinstance(step, Activate)), default=0)
+
+    def reached(times: range) -> tuple[int, ...]:
+        """The lags, in the order of their steps, at which some of these times find a step to pull from."""
+        chunk, found = plan.chunk_of(times.start), []
+        for lag in pulled if plan.transposed else reversed(pulled):
+            first, last = (time + lag if plan.transposed else time - lag for time in (times[0], times[-1]))
+            chunked = lag in long and not whole
+            earliest = plan.history if plan.transposed else chunk.start if chunked else 0
+            latest = min(chunk.stop, end_of_time) if chunked else end_of_time
+            if first < latest and last >= earliest:
+                found.append(lag)
+        return tuple(found)
 
     @cache
-    def pulls(members: tuple[int, ...]) -> list[int]:
+    def pulls(members: tuple[int, ...], reached: tuple[int, ...]) -> list[int]:
         """The first source of a stage, and where the others stand."""
         runs: list[list[int]] = []  # the lag, and where its channels begin and end
-        for lag in lags:
+        for lag in reached:
             start = 0
             row = (c and not (lag == 0 and j in members) for j, c in enumerate(reads(lag, members[0])))
             for connected, run in groupby(row):
                 stop = start + len(list(run))
                 if connected:
-                    runs.append([lag, blocks[start].start, blocks[stop - 1].stop])
+                    begin, end = blocks[start].start, blocks[stop - 1].stop
+                    next_step = abs(lag - runs[-1][0]) * plan.partition.total if runs else 0
+                    if one_by_one and runs and runs[-1][2] == next_step + begin:
+                        runs[-1][2] = next_step + end
+                    else:
+                        runs.append([lag, begin, end])
                 start = stop
         first, *others = runs or [[0, 0, 0]]
         sources.extend([first, *others])
@@ -142,7 +162,8 @@ def schedule_of(
             row = [times.start, times.stop, begin, end, begin // stride * stride, code, int(len(members) > 1)]
             chunk = plan.chunk_of(times.start)
             bound = -1 if whole else chunk.stop if plan.transposed else chunk.start
-            stages.append([*row, *pulls(members), int(bool(here & touched)), bound])
+            read = tuple(lags) if taps else reached(times)
+            stages.append([*row, *pulls(members, read), int(bool(here & touched)), bound])
         waiting.clear()
 
     def wait(times: range, i: int, code: int) -> None:
@@ -183,8 +204,9 @@ def schedule_of(
                 row[column] //= unit
     fresh = [False] * len(steps) if mixed else fresh
     grouped = max(wide, 1) if any(s[6] for s in stages) else 0
+    tables = (stages, sources, unit)
     return Schedule(
-        tuple(steps), tuple(fresh), mixed, stages, sources, unit, not whole, grouped, longest, width, stride
+        tuple(steps), tuple(fresh), mixed, *tables, not whole, grouped, pulled[-1] + 1, longest, width, stride
     )
 
 

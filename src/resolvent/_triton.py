@@ -87,7 +87,7 @@ def sweep(
         for to, source in ((y, y0), (z, z0)):
             part = to[..., :history, :]
             part.zero_() if source is None else part.copy_(source[..., :history, :])
-    W = _source_first(operator, weight, plan.transposed, launches.stride)
+    W = _source_first(operator, weight, plan.transposed, launches.stride, launches.reversed)
     launch = _prepare(
         sweep_kernel,
         (-(-batch // launches.samples),),
@@ -156,28 +156,36 @@ def _prepare(
 ) -> Callable[..., None]:
     """The kernel on these tensors, as a function of its numbers.
 
-    Its own launcher looks at each argument; what that has compiled for aligned tensors needs nothing but addresses.
+    Its own launcher looks at each argument; what that has compiled for aligned tensors needs nothing but addresses. It
+    is run without Triton's hooks, which, even where there are none, take half as long as the launch.
     """
-    run = compiled.get(grid)
-    if run is not None and addresses is not None:
-        return partial(run, *addresses, *compiled["tables"])
+    out: Any = tensors[0]
+    made = compiled.get(grid)
+    if made is not None and addresses is not None:
+        run, blocks, function, table_addresses = made
+        stream = torch._C._cuda_getCurrentRawStream(out.get_device())
+        return partial(run, *blocks, stream, *function, None, None, None, *addresses, *table_addresses)
 
     def first(*numbers: Any) -> None:
-        out: Any = tensors[0]
         given = (out if x is None else x for x in tensors)
         made = kernel[grid](*given, *tables, *numbers, num_warps=4, num_stages=loads)
         if made is not None and addresses is not None:  # it is None where the kernel is interpreted
-            compiled[grid] = made[(*grid, 1, 1)[:3]]
-            compiled["tables"] = tuple(table.data_ptr() for table in tables)
+            function, places = (made.function, made.packed_metadata), tuple(table.data_ptr() for table in tables)
+            compiled[grid] = made.run, (*grid, 1, 1)[:3], function, places
 
     return first
 
 
-def _source_first(operator: Operator, weight: Tensor, transposed: bool, stride: int) -> Tensor:
-    """W as [lag, source, to], so that what a program reads lies side by side; of even windows only what is in them."""
+def _source_first(operator: Operator, weight: Tensor, transposed: bool, stride: int, lags: Tensor | None) -> Tensor:
+    """W as [lag, source, to], so that what a program reads lies side by side; of even windows only what is in them.
+
+    If there are lags, in their order.
+    """
     if isinstance(operator, Conv):
         weight = weight.permute(2, 0, 1)
     n = weight.shape[-1]
+    if lags is not None:
+        return weight.mT.index_select(0, lags)
     if transposed or not stride:
         return weight.contiguous()
     if stride == n:
@@ -210,6 +218,7 @@ class Launches(NamedTuple):
 
     schedule: Schedule
     stride: int  # between the sources of W as the kernel reads it, or 0 where W* would be as good
+    reversed: Tensor | None  # the lags, longest first, where they follow each other so as the steps do
     tables: tuple[Tensor, ...]
     constants: tuple  # at compile time
     samples: int  # of one program
@@ -250,13 +259,15 @@ def _launches(
         used |= 1 << code
     inputs, has_bias, has_z0, mode, known, inside = given
     # a sum of vectors may as well go along the sources of W, and so may matrix instructions, which saves its copy
-    stride = schedule.stride if (dot and not half) or schedule.stride < n else 0
+    past = isinstance(operator, Lagged) and not plan.transposed and schedule.lags > 1
+    stride = schedule.stride if (dot and not half) or schedule.stride < n or past else 0
     strides = (stride or n, 1) if stride or plan.transposed else (1, n)
     constants = (
         n,
         *strides,
         schedule.unit,
         *layout,
+        schedule.lags - 1 if past else 0,
         schedule.chunked,
         plan.connections.time_block,
         plan.transposed,
@@ -277,7 +288,8 @@ def _launches(
     tables = ([*schedule.stages, unused], schedule.sources, edges)
     tables = tuple(torch.tensor(table, dtype=torch.int32, device=device) for table in tables)
     loads = 4 if half and schedule.grouped <= 1 else 3  # 16-bit products are over sooner, unless they are wide
-    return Launches(schedule, stride, tables, constants, rows // span, loads, {})
+    longest_first = torch.arange(schedule.lags - 1, -1, -1, device=device) if past else None
+    return Launches(schedule, stride, longest_first, tables, constants, rows // span, loads, {})
 
 
 def _precision(x: Tensor) -> str:
