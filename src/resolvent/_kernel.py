@@ -33,7 +33,7 @@ def _z(
     if SIGMA == 0:
         s = tl.zeros_like(y)
     elif SIGMA == 1:
-        s = sigma(y, y, code, False, CODES, False, dtype != tl.float32)
+        s = sigma(y, y, code, False, CODES, False)
     else:
         s = slope * y
     if SILENT:
@@ -44,11 +44,86 @@ def _z(
 
 
 @triton.jit
+def _columns(x, TRANSPOSED: tl.constexpr):
+    """The first of each four columns, the second, the third and the fourth; if transposed, the other way round."""
+    even, odd = tl.split(tl.reshape(x, (x.shape[0], x.shape[1] // 4, 2, 2)))
+    a, c = tl.split(even)
+    b, d = tl.split(odd)
+    return (d, c, b, a) if TRANSPOSED else (a, b, c, d)
+
+
+@triton.jit
+def _fed(y, z, W, edge, c, TRANSPOSED: tl.constexpr):
+    """y with what channel c brings, where its block feeds it: an infinite z leaves alone what it does not feed."""
+    return tl.where(edge <= c if TRANSPOSED else edge > c, y + z * W, y)
+
+
+@triton.jit
 def _block(x, b, WIDTH: tl.constexpr):
     """The columns of one of the blocks that lie side by side in x."""
     blocks: tl.constexpr = x.shape[1] // WIDTH
     chosen = (tl.arange(0, blocks) == b)[None, :, None]
     return tl.sum(tl.where(chosen, tl.reshape(x, (x.shape[0], blocks, WIDTH)), 0.0), 1)
+
+
+@triton.jit
+def _narrow(
+    total,
+    weight,
+    edge,
+    begin,
+    end,
+    column,
+    at_point,
+    z_shift,
+    kept,
+    code,
+    SOURCE: tl.constexpr,
+    EVEN: tl.constexpr,
+    TRANSPOSED: tl.constexpr,
+    SIGMA: tl.constexpr,
+    CODES: tl.constexpr,
+    SILENT: tl.constexpr,
+    HAS_Z0: tl.constexpr,
+    dtype: tl.constexpr,
+):
+    """y of narrow blocks that share a stage, channel after channel, from what comes to them from elsewhere.
+
+    What a channel feeds are columns of later blocks or, for the dual, of earlier ones. A thread has panels of four
+    neighbouring columns, in which no value has to travel: each solves its own, and those whose turn it is are right.
+    """
+    sums = _columns(total, TRANSPOSED)
+    edge = _columns(edge, TRANSPOSED)
+    slope = _columns(at_point, TRANSPOSED) if SIGMA >= 2 else sums
+    shift = _columns(z_shift, TRANSPOSED) if HAS_Z0 else sums
+    keep = _columns(kept.to(tl.int32), TRANSPOSED) if SILENT else sums
+    step = -1 if TRANSPOSED else 1
+    panels = tl.cdiv(end - begin, 4)
+    for i in tl.range(0, panels, num_stages=4):
+        turn = panels - 1 - i if TRANSPOSED else i
+        first = begin + turn * 4 + (3 if TRANSPOSED else 0)
+        W = ()
+        z = ()
+        for j in tl.static_range(4):
+            c = first + j * step
+            W_row = weight + c * SOURCE
+            W_row = tl.load(W_row) if EVEN else tl.load(W_row, tl.maximum(column, c) < end, 0)
+            W += (_columns(W_row[None, :].to(tl.float32), TRANSPOSED),)
+        for j in tl.static_range(4):
+            new = sums[j]
+            for h in tl.static_range(j):
+                new = _fed(new, z[h], W[h][j], edge[j], first + h * step, TRANSPOSED)
+            new = _z(new, slope[j], shift[j], keep[j] != 0, code, SIGMA, CODES, SILENT, HAS_Z0, dtype)
+            z += (new.to(tl.float32),)
+        for j in tl.static_range(4):
+            z_j = tl.gather(z[j], tl.zeros((total.shape[0], 1), tl.int32) + turn, 1)
+            fed = ()
+            for k in tl.static_range(4):
+                fed += (_fed(sums[k], z_j, W[j][k], edge[k], first + j * step, TRANSPOSED),)
+            sums = fed
+    if TRANSPOSED:
+        sums = (sums[3], sums[2], sums[1], sums[0])
+    return tl.reshape(tl.join(tl.join(sums[0], sums[2]), tl.join(sums[1], sums[3])), total.shape)
 
 
 @triton.jit(do_not_specialize=["times", "history", "first", "last", "batch"])
@@ -205,29 +280,32 @@ def sweep_kernel(
         at_value = at_value.to(tl.float32)
         z_shift = z_shift.to(tl.float32)
         if SIGMA == 3:
-            at_point = sigma(at_point, at_value, code, True, CODES, KNOWN, dtype != tl.float32)
+            at_point = sigma(at_point, at_value, code, True, CODES, KNOWN)
         if GROUPED == 1:
             if tl.load(stage + 6) != 0:
-                # channel after channel: what it feeds are columns of later blocks or, for the dual, of earlier ones.
-                # The table is read for each row, so that it lies in registers as the tile does.
+                W_group = weight + LAST * n * n + (column - origin) * TO  # at lag 0
                 every = tl.zeros((ROWS, 1), tl.int32) + column[None, :]
                 edge = tl.load(edges + every, every < end, n if TRANSPOSED else 0)
-                for i in tl.range(0, end - begin, num_stages=3, loop_unroll_factor=4):
-                    c = end - 1 - i if TRANSPOSED else begin + i
-                    W_row = weight + LAST * n * n + c * SOURCE + (column - origin) * TO
-                    W = tl.load(W_row) if EVEN else tl.load(W_row, column < end, 0)
-                    here_c = tl.zeros((ROWS, 1), tl.int32) + (c - begin)
-                    if SIGMA == 1:  # of this channel alone, since it takes longest
-                        y_c = tl.gather(total, here_c, 1)
-                        kept_c = tl.gather(kept.to(tl.int32), here_c, 1) != 0 if SILENT else 0
-                        shift_c = tl.gather(z_shift, here_c, 1) if HAS_Z0 else 0
-                        one = _z(y_c, 0, shift_c, kept_c, code, SIGMA, CODES, SILENT, HAS_Z0, dtype)
-                    else:
-                        new = _z(total, at_point, z_shift, kept, code, SIGMA, CODES, SILENT, HAS_Z0, dtype)
-                        one = tl.gather(new, here_c, 1)
-                    fed = edge <= c if TRANSPOSED else edge > c
-                    fed_by_c = total + one.to(tl.float32) * W.to(tl.float32)[None, :]
-                    total = tl.where(fed, fed_by_c, total)  # an infinite z leaves alone what it does not feed
+                total = _narrow(
+                    total,
+                    W_group,
+                    edge,
+                    begin,
+                    end,
+                    column,
+                    at_point,
+                    z_shift,
+                    kept,
+                    code,
+                    SOURCE,
+                    EVEN,
+                    TRANSPOSED,
+                    SIGMA,
+                    CODES,
+                    SILENT,
+                    HAS_Z0,
+                    dtype,
+                )
         if GROUPED > 1:  # block after block, of which the last one feeds none
             others = ((end - begin) // GROUPED - 1) * tl.load(stage + 6)
             for i in tl.range(0, others, num_stages=3):
