@@ -191,6 +191,17 @@ def test_tiles_of_windows_are_full_or_masked(sizes, window, even, monkeypatch):
     assert (constants["K_TILE"], constants["EVEN"]) == (64, even)
 
 
+def test_the_past_of_a_step_is_one_run_as_far_as_it_is_reached():
+    machine = rv.RecurrentMachine((9, 10), "tanh", lags=2)
+    forward = machine._plan_at(4, 0)
+    for plan, near in ((forward, (0, 9)), (forward.dual, (0, 10))):
+        stages = _stages.schedule_of(plan, machine.activation.codes).stages
+        assert all(others == stop for *_, others, stop, _, _ in stages)
+        pulled = [end - begin for *_, begin, end, _, _, _, _ in stages]
+        assert pulled == [19 * lags + channels for lags in (0, 1, 2, 2) for channels in near]
+    check(machine, 4)
+
+
 def test_lags_and_time_blocks():
     check(rv.RecurrentMachine((2, 3, 1), "tanh", lags=4, time_block=3), 7)
 
