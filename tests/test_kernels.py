@@ -191,6 +191,15 @@ def test_tiles_of_windows_are_full_or_masked(sizes, window, even, monkeypatch):
     assert (constants["K_TILE"], constants["EVEN"]) == (64, even)
 
 
+def test_narrow_blocks_read_no_further_than_the_weight():
+    machine = randomize(rv.DenseMachine((1, 3, 1), "tanh", device=DEVICE)).requires_grad_(False)
+    memory = torch.full((100,), torch.nan, device=DEVICE)
+    weight = memory[:25].view(5, 5).copy_(machine.weight)
+    y, plan = torch.randn(3, 5, device=DEVICE), machine._plan_at(1, 0)
+    for way, sigma in ((plan, machine.activation), (plan.dual, Slope(machine.activation, y, None))):
+        same(machine.operator, way, sigma, weight, y, None, None)
+
+
 def test_the_past_of_a_step_is_one_run_as_far_as_it_is_reached():
     machine = rv.RecurrentMachine((9, 10), "tanh", lags=2)
     forward = machine._plan_at(4, 0)
