@@ -153,6 +153,16 @@ def test_an_infinite_z_leaves_alone_what_it_does_not_feed():
     assert y[0, :2].isfinite().all()
 
 
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+def test_what_fills_up_a_group_feeds_nothing():
+    machine = rv.DenseMachine((1, 1, 1, 9), "identity", device=DEVICE, bias=False).requires_grad_(False)
+    machine.weight.fill_(1)
+    u0 = torch.zeros(1, 12, device=DEVICE)
+    u0[0, -1] = torch.inf
+    u, _ = _triton.sweep(machine.operator, machine._plan(u0).dual, torch.ones_like(u0), machine.weight, u0, None, None)
+    assert (u[0, :3] == torch.inf).all()
+
+
 @pytest.mark.parametrize(("sizes", "stages"), [((3, 1, 1, 2, 9, 1, 4), 3), ((1, 2, 1, 3, 8), 3), ((2,) * 8, 4)])
 @pytest.mark.parametrize("batch", [3, 9])
 def test_narrow_blocks_are_solved_in_groups(sizes, stages, batch, monkeypatch):

@@ -69,7 +69,7 @@ def _block(x, b, WIDTH: tl.constexpr):
 @triton.jit
 def _narrow(
     total,
-    weight,
+    W_group,
     edge,
     begin,
     end,
@@ -90,7 +90,7 @@ def _narrow(
     """y of narrow blocks that share a stage, channel after channel, from what comes to them from elsewhere.
 
     What a channel feeds are columns of later blocks or, for the dual, of earlier ones. A thread has panels of four
-    neighbouring columns, in which no value has to travel: each solves its own, and those whose turn it is are right.
+    neighbouring columns, in which no value has to travel: all are solved at once, and one of them, in turn, is right.
     """
     sums = _columns(total, TRANSPOSED)
     edge = _columns(edge, TRANSPOSED)
@@ -106,8 +106,8 @@ def _narrow(
         z = ()
         for j in tl.static_range(4):
             c = first + j * step
-            W_row = weight + c * SOURCE
-            W_row = tl.load(W_row) if EVEN else tl.load(W_row, tl.maximum(column, c) < end, 0)
+            at_row = W_group + c * SOURCE
+            W_row = tl.load(at_row) if EVEN else tl.load(at_row, tl.maximum(column, c) < end, 0)
             W += (_columns(W_row[None, :].to(tl.float32), TRANSPOSED),)
         for j in tl.static_range(4):
             new = sums[j]
@@ -153,7 +153,7 @@ def sweep_kernel(
     COLUMN: tl.constexpr,
     CONV: tl.constexpr,
     BEFORE: tl.constexpr,
-    LAST: tl.constexpr,
+    LONGEST: tl.constexpr,
     CHUNKED: tl.constexpr,
     LONG: tl.constexpr,
     TRANSPOSED: tl.constexpr,
@@ -255,7 +255,7 @@ def sweep_kernel(
                             from_step = bound
                 reached = here & (t - shift >= from_step) & (t - shift < to_step)
             past = place - shift * ROW
-            matrix = weight + (LAST - lag if LAST else lag).to(tl.int64) * (n * n)
+            matrix = weight + (LONGEST - lag if LONGEST else lag).to(tl.int64) * (n * n)
             for k in range(k_begin * UNIT, k_end * UNIT, K_TILE):
                 inner = k + tl.arange(0, K_TILE)
                 W_tile = matrix + inner[:, None] * SOURCE + (column - origin)[None, :] * TO
@@ -283,7 +283,8 @@ def sweep_kernel(
             at_point = sigma(at_point, at_value, code, True, CODES, KNOWN)
         if GROUPED == 1:
             if tl.load(stage + 6) != 0:
-                W_group = weight + LAST * n * n + (column - origin) * TO  # at lag 0
+                W_group = weight + LONGEST * n * n + (column - origin) * TO  # at lag 0
+                total = tl.where((column < end)[None, :], total, 0)  # what is not there feeds nothing
                 every = tl.zeros((ROWS, 1), tl.int32) + column[None, :]
                 edge = tl.load(edges + every, every < end, n if TRANSPOSED else 0)
                 total = _narrow(

@@ -75,7 +75,7 @@ def schedule_of(
     ends = {max(blocks[i].stop for i in members) for _, members in groupby(range(len(blocks)), window_of.__getitem__)}
     even = not (plan.transposed or taps or half) and ends == set(range(min(ends), plan.partition.total + 1, min(ends)))
     stride = min(ends) if even else plan.partition.total
-    one_by_one = not taps and plan.connections.time_block == 1  # steps; in the order of time, their past is one vector
+    single_steps = not taps and plan.connections.time_block == 1  # of which the past is one vector
     widest, wide = max(plan.partition.sizes), 0
     if half and tiles and not taps and len(lags) == 1:
         count, narrow = plan.partition.sizes.count, sum(size <= NARROW for size in plan.partition.sizes)
@@ -108,37 +108,42 @@ def schedule_of(
         )
 
     sources: list[list[int]] = []
-    end_of_time = max((step.region.times.stop for step in plan.steps if isinstance(step, Activate)), default=0)
+    time_stop = max((step.region.times.stop for step in plan.steps if isinstance(step, Activate)), default=0)
 
-    def reached(times: range) -> tuple[int, ...]:
-        """The lags, in the order of their steps, at which some of these times find a step to pull from."""
-        chunk, found = plan.chunk_of(times.start), []
-        for lag in pulled if plan.transposed else reversed(pulled):
-            first, last = (time + lag if plan.transposed else time - lag for time in (times[0], times[-1]))
-            chunked = lag in long and not whole
-            earliest = plan.history if plan.transposed else chunk.start if chunked else 0
-            latest = min(chunk.stop, end_of_time) if chunked else end_of_time
-            if first < latest and last >= earliest:
-                found.append(lag)
-        return tuple(found)
+    def reached(times: range) -> range:
+        """The lags at which some of these times find a step to pull from."""
+        chunk = plan.chunk_of(times.start)
+        if plan.transposed:
+            steps, near_steps = time_stop - times[0], min(time_stop, chunk.stop) - times[0]
+        else:
+            steps, near_steps = times[-1] + 1, times[-1] + 1 - chunk.start
+        if not whole:
+            steps = max(near_steps, min(steps, long.start))
+        return range(max(0, plan.history - times[-1]) if plan.transposed else 0, min(steps, len(pulled)))
 
     @cache
-    def pulls(members: tuple[int, ...], reached: tuple[int, ...]) -> list[int]:
+    def runs_at(lag: int, members: tuple[int, ...]) -> list[tuple[int, int]]:
+        """Where the channels begin and end that a stage pulls at this lag."""
+        runs, start = [], 0
+        row = (c and not (lag == 0 and j in members) for j, c in enumerate(reads(lag, members[0])))
+        for connected, run in groupby(row):
+            stop = start + len(list(run))
+            if connected:
+                runs.append((blocks[start].start, blocks[stop - 1].stop))
+            start = stop
+        return runs
+
+    @cache
+    def pulls(members: tuple[int, ...], at: range) -> list[int]:
         """The first source of a stage, and where the others stand."""
         runs: list[list[int]] = []  # the lag, and where its channels begin and end
-        for lag in reached:
-            start = 0
-            row = (c and not (lag == 0 and j in members) for j, c in enumerate(reads(lag, members[0])))
-            for connected, run in groupby(row):
-                stop = start + len(list(run))
-                if connected:
-                    begin, end = blocks[start].start, blocks[stop - 1].stop
-                    next_step = abs(lag - runs[-1][0]) * plan.partition.total if runs else 0
-                    if one_by_one and runs and runs[-1][2] == next_step + begin:
-                        runs[-1][2] = next_step + end
-                    else:
-                        runs.append([lag, begin, end])
-                start = stop
+        for lag in at if plan.transposed or taps else reversed(at):  # as their steps follow each other
+            for begin, end in runs_at(lag, members):
+                offset = abs(lag - runs[-1][0]) * plan.partition.total if runs else 0
+                if single_steps and runs and runs[-1][2] == offset + begin:
+                    runs[-1][2] = offset + end
+                else:
+                    runs.append([lag, begin, end])
         first, *others = runs or [[0, 0, 0]]
         sources.extend([first, *others])
         return [*first, len(sources) - len(others), len(sources)]
@@ -162,8 +167,8 @@ def schedule_of(
             row = [times.start, times.stop, begin, end, begin // stride * stride, code, int(len(members) > 1)]
             chunk = plan.chunk_of(times.start)
             bound = -1 if whole else chunk.stop if plan.transposed else chunk.start
-            read = tuple(lags) if taps else reached(times)
-            stages.append([*row, *pulls(members, read), int(bool(here & touched)), bound])
+            source = pulls(members, lags if taps else reached(times))
+            stages.append([*row, *source, int(bool(here & touched)), bound])
         waiting.clear()
 
     def wait(times: range, i: int, code: int) -> None:
@@ -204,9 +209,19 @@ def schedule_of(
                 row[column] //= unit
     fresh = [False] * len(steps) if mixed else fresh
     grouped = max(wide, 1) if any(s[6] for s in stages) else 0
-    tables = (stages, sources, unit)
     return Schedule(
-        tuple(steps), tuple(fresh), mixed, *tables, not whole, grouped, pulled[-1] + 1, longest, width, stride
+        tuple(steps),
+        tuple(fresh),
+        mixed,
+        stages,
+        sources,
+        unit,
+        not whole,
+        grouped,
+        len(pulled),
+        longest,
+        width,
+        stride,
     )
 
 

@@ -87,7 +87,7 @@ def sweep(
         for to, source in ((y, y0), (z, z0)):
             part = to[..., :history, :]
             part.zero_() if source is None else part.copy_(source[..., :history, :])
-    W = _source_first(operator, weight, plan.transposed, launches.stride, launches.reversed)
+    W = _source_first(operator, weight, plan.transposed, launches.stride, launches.longest_first)
     launch = _prepare(
         sweep_kernel,
         (-(-batch // launches.samples),),
@@ -156,36 +156,35 @@ def _prepare(
 ) -> Callable[..., None]:
     """The kernel on these tensors, as a function of its numbers.
 
-    Its own launcher looks at each argument; what that has compiled for aligned tensors needs nothing but addresses. It
-    is run without Triton's hooks, which, even where there are none, take half as long as the launch.
+    Its own launcher looks at each argument, and for hooks; what it has compiled for aligned tensors needs nothing but
+    addresses.
     """
     out: Any = tensors[0]
-    made = compiled.get(grid)
-    if made is not None and addresses is not None:
-        run, blocks, function, table_addresses = made
+    if grid in compiled and addresses is not None:
+        made, table_addresses = compiled[grid]
         stream = torch._C._cuda_getCurrentRawStream(out.get_device())
-        return partial(run, *blocks, stream, *function, None, None, None, *addresses, *table_addresses)
+        hooks = (None, None, None)
+        where = (*(*grid, 1, 1)[:3], stream, made.function, made.packed_metadata, *hooks)
+        return partial(made.run, *where, *addresses, *table_addresses)
 
     def first(*numbers: Any) -> None:
         given = (out if x is None else x for x in tensors)
         made = kernel[grid](*given, *tables, *numbers, num_warps=4, num_stages=loads)
         if made is not None and addresses is not None:  # it is None where the kernel is interpreted
-            function, places = (made.function, made.packed_metadata), tuple(table.data_ptr() for table in tables)
-            compiled[grid] = made.run, (*grid, 1, 1)[:3], function, places
+            compiled[grid] = made, tuple(table.data_ptr() for table in tables)
 
     return first
 
 
-def _source_first(operator: Operator, weight: Tensor, transposed: bool, stride: int, lags: Tensor | None) -> Tensor:
-    """W as [lag, source, to], so that what a program reads lies side by side; of even windows only what is in them.
-
-    If there are lags, in their order.
-    """
+def _source_first(
+    operator: Operator, weight: Tensor, transposed: bool, stride: int, longest_first: Tensor | None
+) -> Tensor:
+    """W as [lag, source, to], so that what a program reads lies side by side; of even windows only what is in them."""
     if isinstance(operator, Conv):
         weight = weight.permute(2, 0, 1)
     n = weight.shape[-1]
-    if lags is not None:
-        return weight.mT.index_select(0, lags)
+    if longest_first is not None:
+        return weight.mT.index_select(0, longest_first)
     if transposed or not stride:
         return weight.contiguous()
     if stride == n:
@@ -218,7 +217,7 @@ class Launches(NamedTuple):
 
     schedule: Schedule
     stride: int  # between the sources of W as the kernel reads it, or 0 where W* would be as good
-    reversed: Tensor | None  # the lags, longest first, where they follow each other so as the steps do
+    longest_first: Tensor | None  # lags, so that they follow each other as the steps of the past do
     tables: tuple[Tensor, ...]
     constants: tuple  # at compile time
     samples: int  # of one program
@@ -259,15 +258,18 @@ def _launches(
         used |= 1 << code
     inputs, has_bias, has_z0, mode, known, inside = given
     # a sum of vectors may as well go along the sources of W, and so may matrix instructions, which saves its copy
-    past = isinstance(operator, Lagged) and not plan.transposed and schedule.lags > 1
-    stride = schedule.stride if (dot and not half) or schedule.stride < n or past else 0
+    longest_first = None
+    if isinstance(operator, Lagged) and not plan.transposed and schedule.lags > 1:
+        longest_first = torch.tensor(range(schedule.lags - 1, -1, -1), device=device)
+    copied = (dot and not half) or schedule.stride < n or longest_first is not None
+    stride = schedule.stride if copied else 0
     strides = (stride or n, 1) if stride or plan.transposed else (1, n)
     constants = (
         n,
         *strides,
         schedule.unit,
         *layout,
-        schedule.lags - 1 if past else 0,
+        0 if longest_first is None else schedule.lags - 1,
         schedule.chunked,
         plan.connections.time_block,
         plan.transposed,
@@ -288,7 +290,6 @@ def _launches(
     tables = ([*schedule.stages, unused], schedule.sources, edges)
     tables = tuple(torch.tensor(table, dtype=torch.int32, device=device) for table in tables)
     loads = 4 if half and schedule.grouped <= 1 else 3  # 16-bit products are over sooner, unless they are wide
-    longest_first = torch.arange(schedule.lags - 1, -1, -1, device=device) if past else None
     return Launches(schedule, stride, longest_first, tables, constants, rows // span, loads, {})
 
 
@@ -364,4 +365,4 @@ def _unread(
     operator: Operator, plan: Plan, precision: str, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, dict]:
     """Where W is not read, and the kernels that were compiled for it in this precision."""
-    return ~operator.mask(plan.connections.expand(plan.partition)).to(device), {}
+    return (~operator.mask(plan.connections.expand(plan.partition))).to(device), {}
