@@ -240,8 +240,8 @@ def test_long_pasts_are_products(time_block, monkeypatch):
 def test_many_lags_are_products_over_chunks(time_block, steps, history, monkeypatch):
     """Of two chunks, the cotangents of the first are written by one product; of more, each is added to."""
     monkeypatch.setattr(_plan, "CHUNK", 2)
-    monkeypatch.setattr(_stages, "PULLED", 12)
-    machine = rv.RecurrentMachine((2, 3), "tanh", lags=6, time_block=time_block)
+    monkeypatch.setattr(_stages, "PULLED", 24)
+    machine = rv.RecurrentMachine((9, 3), "tanh", lags=6, time_block=time_block)
     assert machine._plan_at(steps, history).chunk == 2
     check(machine, steps + history, history=history)
 
