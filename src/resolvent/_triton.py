@@ -1,20 +1,18 @@
 """The sweep on a GPU: the fused kernel for what is sequential, the library's products for the bulk."""
 
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._C import _get_fp32_precision_getter
-from torch._C._functorch import is_legacy_batchedtensor
 
-from . import _native
 from ._activation import FUNCTION, SLOPE_AT, Sigma, for_kernels
 from ._convolution import Conv
 from ._kernel import FIELDS, cotangent_kernel, sweep_kernel
 from ._lagged import Lagged
+from ._launch import elsewhere, prepare, product_precision, readable
 from ._operators import Dense, Operator, Product
 from ._plan import Plan
 from ._stages import Schedule, cover, schedule_of
@@ -48,17 +46,13 @@ def sweep(
     positions = operator.positions(given)
     if not serves(operator, weight, positions) or (codes is None and mode in (FUNCTION, SLOPE_AT)):
         return None
-    tensors = (weight, bias, y0, z0, point, value, inside)
-    facts = _native.addresses(operator, plan, tensors)
-    if facts is None:
-        tensors = _contiguous(operator, tensors)
-        if tensors is None:
-            return None
-        weight, bias, y0, z0, point, value, inside = tensors
-        facts = _addresses(operator, tensors)
+    read = readable(operator, plan, (weight, bias, y0, z0, point, value, inside))
+    if read is None:
+        return None
+    (weight, bias, y0, z0, point, value, inside), facts = read
     if weight.requires_grad:  # autograd records the sweep as a whole
         weight = weight.detach()
-    if _elsewhere(weight):
+    if elsewhere(weight):
         with torch.cuda.device(weight.device):
             return sweep(operator, plan, sigma, weight, y0, z0, inside, bias)
     batch, inputs, unaligned, _, *addresses = facts
@@ -76,7 +70,7 @@ def sweep(
         positions,
         _power_of_2(-(-batch // PROGRAMS)),
         (0 if y0 is None else inputs, bias is not None, z0 is not None, mode, value is not None, inside is not None),
-        _precision(weight),
+        product_precision(weight),
         weight.dtype,
         weight.device,
     )
@@ -88,7 +82,7 @@ def sweep(
             part = to[..., :history, :]
             part.zero_() if source is None else part.copy_(source[..., :history, :])
     W = _source_first(operator, weight, plan.transposed, launches.stride, launches.longest_first)
-    launch = _prepare(
+    launch = prepare(
         sweep_kernel,
         (-(-batch // launches.samples),),
         (y, z, W, bias, y0, z0, point, value, inside),
@@ -107,73 +101,9 @@ def sweep(
     return y, z
 
 
-def _contiguous(operator: Operator, tensors: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """The tensors as a kernel may read them, or None if one is a wrapper or does not fit the others."""
-    _, _, y0, z0, *_ = tensors
-    given = z0 if y0 is None else y0
-    full = operator.full_shape(given)
-    if given.shape[operator.channel_axis] > full[operator.channel_axis]:
-        return None
-    shapes = (operator.weight_shape, full[operator.channel_axis :][:1], given.shape, full, full, full, full)
-    for i, (x, shape) in enumerate(zip(tensors, shapes, strict=True)):
-        if x is not None and not (
-            type(x) in _native.PLAIN
-            and x.dtype == (torch.bool if i == len(tensors) - 1 else given.dtype)
-            and x.device == given.device
-            and x.shape == shape
-            and not (is_legacy_batchedtensor(x) or x.is_neg() or x._is_zerotensor())
-        ):
-            return None
-    return tuple(None if x is None else x.contiguous() for x in tensors)
-
-
-def _addresses(operator: Operator, tensors: tuple[Any, ...]) -> tuple[int, ...]:
-    """What the extension's function of this name gives, where there is none."""
-    _, _, y0, z0, *_ = tensors
-    given, addresses = z0 if y0 is None else y0, [0 if x is None else x.data_ptr() for x in tensors]
-    samples = given.shape[: given.ndim - operator.event_ndim].numel()
-    return samples, given.shape[operator.channel_axis], any(a % 16 for a in addresses), *addresses
-
-
-def _elsewhere(x: Tensor) -> bool:
-    """Whether kernels would now be launched on another GPU."""
-    return x.is_cuda and x.get_device() != torch._C._cuda_getDevice()
-
-
 def _power_of_2(x: int) -> int:
     """The next one; Triton's own function for it is made for kernels, and slow outside of them."""
     return 1 << (x - 1).bit_length()
-
-
-def _prepare(
-    kernel: Any,
-    grid: tuple[int, ...],
-    tensors: tuple[Tensor | None, ...],
-    addresses: tuple[int, ...] | None,
-    tables: tuple[Tensor, ...],
-    compiled: dict,
-    loads: int,
-) -> Callable[..., None]:
-    """The kernel on these tensors, as a function of its numbers.
-
-    Its own launcher looks at each argument, and for hooks; what it has compiled for aligned tensors needs nothing but
-    addresses.
-    """
-    out: Any = tensors[0]
-    if grid in compiled and addresses is not None:
-        made, table_addresses = compiled[grid]
-        stream = torch._C._cuda_getCurrentRawStream(out.get_device())
-        hooks = (None, None, None)
-        where = (*(*grid, 1, 1)[:3], stream, made.function, made.packed_metadata, *hooks)
-        return partial(made.run, *where, *addresses, *table_addresses)
-
-    def first(*numbers: Any) -> None:
-        given = (out if x is None else x for x in tensors)
-        made = kernel[grid](*given, *tables, *numbers, num_warps=4, num_stages=loads)
-        if made is not None and addresses is not None:  # it is None where the kernel is interpreted
-            compiled[grid] = made, tuple(table.data_ptr() for table in tables)
-
-    return first
 
 
 def _source_first(
@@ -293,14 +223,6 @@ def _launches(
     return Launches(schedule, stride, longest_first, tables, constants, rows // span, loads, {})
 
 
-def _precision(x: Tensor) -> str:
-    """Of products, as Triton names it."""
-    if x.dtype != torch.float32:
-        return "ieee"
-    asked = "tf32" in (_get_fp32_precision_getter("cuda", "matmul"), _get_fp32_precision_getter("generic", "all"))
-    return "tf32" if asked else "ieee"
-
-
 def cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor, weight: Tensor | None = None) -> Tensor | None:
     """Q by few large products: each window, or each lag, as a whole, and then without what is not read.
 
@@ -309,15 +231,11 @@ def cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor, weight: Tens
     n = plan.partition.total
     if not serves(operator, v, operator.positions(v)):
         return None
-    tensors: Any = (weight, None, v, z, None, None, None)  # v and z in the places of y0 and z0
-    facts = _native.addresses(operator, plan, tensors)
-    if facts is None:
-        tensors = _contiguous(operator, tensors)
-        if tensors is None:
-            return None
-        _, _, v, z, *_ = tensors
-        facts = _addresses(operator, tensors)
-    if _elsewhere(v):
+    read = readable(operator, plan, (weight, None, v, z, None, None, None))  # v and z in the places of y0 and z0
+    if read is None:
+        return None
+    (_, _, v, z, *_), facts = read
+    if elsewhere(v):
         with torch.cuda.device(v.device):
             return cotangent(operator, plan, v, z, weight)
     batch, channels, unaligned, _, _, *addresses = facts
@@ -325,13 +243,13 @@ def cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor, weight: Tens
         return None
     if not v.numel():
         return v.new_zeros(operator.weight_shape)
-    precision = _precision(v)
+    precision = product_precision(v)
     unread, compiled = _unread(operator, plan, precision, v.dtype, v.device)
     if isinstance(operator, Dense) and n <= SMALL and batch <= SMALL:
         Q, tiles = v.new_empty(operator.weight_shape), -(-n // 32)
         known = None if unaligned else (Q.data_ptr(), *addresses[:2])
         loads = 4 if v.element_size() == 2 else 3
-        _prepare(cotangent_kernel, (tiles, tiles), (Q, v, z), known, (unread,), compiled, loads)(batch, n, precision)
+        prepare(cotangent_kernel, (tiles, tiles), (Q, v, z), known, (unread,), compiled, loads)(batch, n, precision)
         return Q
     if isinstance(operator, Conv):
         past = F.pad(z.reshape(-1, *z.shape[-2:]), operator.padding[0]).unfold(2, v.shape[-1], 1)
