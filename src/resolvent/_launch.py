@@ -74,17 +74,18 @@ def prepare(
     """
     out: Any = tensors[0]
     if grid in compiled and addresses is not None:
-        made, table_addresses = compiled[grid]
+        _, run, function, metadata, table_addresses = compiled[grid]
         stream = torch._C._cuda_getCurrentRawStream(out.get_device())
         hooks = (None, None, None)
-        where = (*(*grid, 1, 1)[:3], stream, made.function, made.packed_metadata, *hooks)
-        return partial(made.run, *where, *addresses, *table_addresses)
+        return partial(run, *(*grid, 1, 1)[:3], stream, function, metadata, *hooks, *addresses, *table_addresses)
 
     def first(*numbers: Any) -> None:
         given = (out if x is None else x for x in tensors)
         made = kernel[grid](*given, *tables, *numbers, num_warps=4, num_stages=loads)
         if made is not None and addresses is not None:  # it is None where the kernel is interpreted
-            compiled[grid] = made, tuple(table.data_ptr() for table in tables)
+            table_addresses = tuple(table.data_ptr() for table in tables)
+            # `made` keeps the kernel on the GPU
+            compiled[grid] = made, made.run, made.function, made.packed_metadata, table_addresses
 
     return first
 

@@ -37,8 +37,8 @@ class Stage(NamedTuple):
 class Schedule(NamedTuple):
     """The sweep as launches of the kernel, each over a range of stages, and products of the library between them."""
 
-    steps: tuple[range | Product, ...]
-    fresh: tuple[bool, ...]  # for each step, whether it is a product onto what none was added to before
+    steps: list[tuple[range | Product, bool]]
+    """With each, whether it is a product onto what none was added to before."""
     zeros: bool  # whether y must begin with zeros, since something is fresh in one part and not in another
     stages: list[list[int]]
     """Each: the times and the channels where it begins and ends, where its window begins, its σ, whether it is a group,
@@ -148,8 +148,7 @@ def schedule_of(
         sources.extend([first, *others])
         return [*first, len(sources) - len(others), len(sources)]
 
-    steps: list[range | Product] = []
-    fresh: list[bool] = []
+    steps: list[tuple[range | Product, bool]] = []
     stages: list[list[int]] = []
     waiting: list[Stage] = []
     touched: set[tuple[int, int]] = set()  # the (time, block) that products were added to
@@ -158,8 +157,7 @@ def schedule_of(
     def flush() -> None:
         nonlocal mixed
         if waiting:
-            steps.append(range(len(stages), len(stages) + len(waiting)))
-            fresh.append(False)
+            steps.append((range(len(stages), len(stages) + len(waiting)), False))
         for times, channels, members, code in waiting:
             begin, end = channels.start, channels.stop
             here = {(t, i) for t in times for i in members}
@@ -183,8 +181,7 @@ def schedule_of(
             if window_of[to] != window_of[source] or step.lags.start not in pulled or (far and not whole):
                 flush()
                 onto = {(t, i) for t in step.to.times for i in range(to, 1 + block_at[step.to.channels.stop - 1])}
-                steps.append(step)
-                fresh.append(not onto & touched)
+                steps.append((step, not onto & touched))
                 mixed |= bool(onto & touched) and not onto <= touched
                 touched |= onto
             continue
@@ -207,11 +204,11 @@ def schedule_of(
         for row in table:
             for column in columns:
                 row[column] //= unit
-    fresh = [False] * len(steps) if mixed else fresh
+    if mixed:
+        steps = [(step, False) for step, _ in steps]
     grouped = max(wide, 1) if any(s[6] for s in stages) else 0
     return Schedule(
-        tuple(steps),
-        tuple(fresh),
+        steps,
         mixed,
         stages,
         sources,

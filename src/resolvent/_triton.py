@@ -92,7 +92,7 @@ def sweep(
         launches.loads,
     )
     add_product: Any = None
-    for step, fresh in zip(schedule.steps, schedule.fresh, strict=True):
+    for step, fresh in schedule.steps:
         if isinstance(step, Product):
             add_product = add_product or _product(operator, weight, plan.transposed, y.shape)
             add_product(y, z, step, fresh)
@@ -180,7 +180,7 @@ def _launches(
     dot = rows > 2 or span > 1  # one or two samples are cheaper, one by one, as sums of vectors than as tiles
     fewest = 8 if dtype == torch.float32 and precision == "ieee" else 16  # IEEE float32 has no matrix instructions
     rows = max(rows, fewest) if dot else 1
-    added = any(isinstance(step, Product) for step in schedule.steps)
+    added = any(isinstance(step, Product) for step, _ in schedule.steps)
     deep = half or (added and isinstance(operator, Dense))  # stages of windows pull from hundreds of channels
     depth = min(256, (64 if deep else 32) if dot else 8192 // (rows * width))
     used = 0
