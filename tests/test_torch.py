@@ -98,6 +98,28 @@ def test_an_exported_dual_machine_takes_the_slope_of_a_custom_activation_at_its_
     assert_equal(exported(other, u0), machine.dual(other).solve(u0))
 
 
+on_gpu = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"))
+
+
+@pytest.mark.unchecked
+@pytest.mark.parametrize("device", ["cpu", on_gpu])
+@pytest.mark.parametrize("name", ["dense", "recurrent"])
+def test_compiled_code_calls_the_executor(name, device):
+    case = ALL_MACHINES[name]()
+    machine = case.machine.to(device, torch.float32).requires_grad_(False)
+    if machine.executor == "torch":
+        pytest.skip("there is no fast executor")
+    called = []
+
+    def backend(graph, _):
+        called.extend(node.target for node in graph.graph.nodes)
+        return graph.forward
+
+    x = case.points(1)[0].to(machine.weight)
+    torch.compile(machine, backend=backend)(x)
+    assert torch.ops.resolvent.sweep in called
+
+
 @pytest.mark.unchecked
 def test_lags_compile_where_the_sweep_runs_step_by_step():
     """As with a custom activation."""

@@ -223,9 +223,7 @@ class StructuredMachine(nn.Module):
 
     def _plan(self, x: Tensor, history: int = 0) -> Plan:
         steps = self.operator.time_steps(x) - history
-        if is_compiling() and not torch.compiler.is_exporting():
-            return self._compiled_plan_at(steps, history)
-        return self._plan_at(steps, history)
+        return self._compiled_plan_at(steps, history) if is_compiling() else self._plan_at(steps, history)
 
     @_constant  # a compiler is not to trace how the plan is built
     def _plan_at(self, time_steps: int, history: int) -> Plan:
@@ -237,9 +235,14 @@ class StructuredMachine(nn.Module):
 
     @_constant
     def _compiled_plan_at(self, time_steps: int, history: int) -> Plan:
-        """Where a fast executor serves in any space, compiled code calls it; else the compiler may fuse the steps."""
+        """Where a fast executor serves in any space, compiled code calls it; else the compiler may fuse the steps.
+
+        What is exported knows no executors. Asked in traced code, PyTorch 2.11 would say that all of it is exported.
+        """
         plan = self._plan_at(time_steps, history)
-        return plan if self._executor(positions=0) == "torch" else with_handle(self.operator, plan, self.activation)
+        if torch.compiler.is_exporting() or self._executor(positions=0) == "torch":
+            return plan
+        return with_handle(self.operator, plan, self.activation)
 
     def _chain(self, time_steps: int) -> tuple[dict[str, Tensor], ...]:
         kept = {half: self.operator.everything(time_steps) for half in "yz"}
