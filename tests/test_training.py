@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -235,7 +236,10 @@ class TestResume:
     def start(self, folder, *arguments):
         """A run that has just written the checkpoint of its first epoch."""
         command = self.command("sunspots", "--epochs", 8, "--seeds", 2, "--out", folder, *arguments)
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        hear_ctrl_c = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # also where tests run in the background
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=hear_ctrl_c
+        )
         while not (folder / "checkpoints" / "machine-0" / "last.ckpt").exists():
             assert process.poll() is None, process.communicate()[0]
             time.sleep(0.01)
