@@ -12,7 +12,7 @@ from tolerance import assert_same
 from torch.testing import assert_close
 
 import resolvent as rv
-from resolvent import _native, _plan, _solve, _stages, _sweep
+from resolvent import _lagged, _native, _plan, _solve, _stages, _sweep
 from resolvent._activation import ACTIVATIONS, Slope
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -236,14 +236,28 @@ def test_long_pasts_are_products(time_block, monkeypatch):
 
 
 @pytest.mark.parametrize(("steps", "history"), [(4, 0), (9, 0), (9, 3)])
-@pytest.mark.parametrize("time_block", [1, 2])
-def test_many_lags_are_products_over_chunks(time_block, steps, history, monkeypatch):
+@pytest.mark.parametrize(("time_block", "span", "lags"), [(1, 2, 7), (2, 1, 8)])
+def test_many_lags_are_products_over_chunks(time_block, span, lags, steps, history, monkeypatch):
+    """Over as many steps as there are in a span at the longer lags; in groups of two lags and, of three, one more."""
+    monkeypatch.setattr(_plan, "CHUNK", 2 * time_block)
+    monkeypatch.setattr(_stages, "SPAN", span)
+    monkeypatch.setattr(_stages, "PULLED", 24 * time_block)
+    monkeypatch.setattr(_lagged, "GROUP", 2)
+    machine = rv.RecurrentMachine((9, 3), "tanh", lags=lags, time_block=time_block)
+    plan = machine._plan_at(steps, history)
+    for way in (plan, plan.dual):
+        products = [s for s, _ in _stages.schedule_of(way, machine.activation.codes).steps if not isinstance(s, range)]
+        assert all(isinstance(step, _stages.Past) for step in products)
+        assert len({len(step.lags) for step in products}) > 1 or steps == 4  # the longer lags, and the others
+    check(machine, steps + history, history=history)
+
+
+def test_many_lags_that_connect_some_blocks_only(monkeypatch):
     """Of two chunks, the cotangents of the first are written by one product; of more, each is added to."""
     monkeypatch.setattr(_plan, "CHUNK", 2)
     monkeypatch.setattr(_stages, "PULLED", 24)
-    machine = rv.RecurrentMachine((9, 3), "tanh", lags=6, time_block=time_block)
-    assert machine._plan_at(steps, history).chunk == 2
-    check(machine, steps + history, history=history)
+    connections = torch.tensor([[[0, 0], [1, 0]], *[[[1, 1], [0, 1]]] * 6]).bool()
+    check(rv.RecurrentMachine((9, 3), "tanh", lags=6, connections=connections), 5)
 
 
 @pytest.mark.parametrize("time_block", [1, 2])

@@ -10,6 +10,8 @@ from torch._C._functorch import is_legacy_batchedtensor
 
 from ._operators import Operator, Product, Rectangle, Region, add_product, multiply, narrow
 
+GROUP = 4  # lags that share a matrix product, in a long past: z is copied so many times, and a sum so much shorter
+
 
 @dataclass(eq=False)
 class Lagged(Operator):
@@ -70,6 +72,52 @@ class Lagged(Operator):
                         y_part, z_part = y_part.squeeze(-2), z_part.squeeze(-2)
                     rectangle = narrow(narrow(W.select(-3, lag), -2, to.channels), -1, source.channels)
                     add_product(y_part, z_part, rectangle.mT)
+
+        return add
+
+    def past(
+        self, weight: Tensor, transposed: bool, y: Tensor, z: Tensor, history: int, most: int
+    ) -> Callable[[range, range, bool], None]:
+        """The in-place y[times] += Σ W[lag] z[times - lag] of what was solved before, as a function of times and lags.
+
+        With W* for W when transposed, where what was solved are later times. Of one call, there are at most so many
+        times, all of them next in the order of the sweep. A window is the steps of a group of lags, as one vector; with
+        samples behind the time, those of many steps and samples are a matrix without a copy for each lag.
+        """
+        batch, steps, n = z.shape
+        W = (weight if transposed else weight.flip(0).mT.contiguous()).view(-1, n)  # [(lag, in), out] in order of time
+        margin, sample, row = most + GROUP, GROUP * n, batch * GROUP * n
+        windows = z.new_zeros(steps + 2 * margin, batch, GROUP, n)  # at margin + t ends the one of the steps up to t
+        solved = range(steps, steps) if transposed else range(0)
+
+        def add(times: range, lags: range, fresh: bool) -> None:
+            nonlocal solved
+            new = range(max(times.stop, history), solved.start) if transposed else range(solved.stop, times.start)
+            if new:  # goes into all windows that reach it
+                into = windows.as_strided(
+                    (batch, len(new), GROUP, n), (sample, row, row - n, 1), (margin + new.start) * row + sample - n
+                )
+                into.copy_(narrow(z, -2, new).unsqueeze(2))
+                solved = range(new.start, steps) if transposed else range(new.stop)
+            reached = (steps - times.start if transposed else times.stop) - lags.start
+            lags = lags[: -(-reached // GROUP) * GROUP]
+            count, rest = divmod(len(lags), GROUP)
+            part = narrow(y, -2, times).transpose(0, 1)
+            for start, width, groups in ((lags.start, rest, 1), (lags.start + rest, GROUP, count)):
+                if not width * groups:
+                    continue
+                stop = start + width * groups
+                window = times.start + start + width - 1 if transposed else times.start - stop + width
+                past = windows.as_strided(
+                    (groups, len(times) * batch, width * n),
+                    (GROUP * row, sample, 1),
+                    (margin + window) * row + (GROUP - width) * n,
+                )
+                rows = start if transposed else self.lags + 1 - stop
+                effects = past @ narrow(W, 0, range(rows * n, (rows + width * groups) * n)).view(groups, width * n, n)
+                effects = effects.view(groups, *part.shape)
+                torch.sum(effects, 0, out=part) if fresh else part.add_(effects.sum(0))
+                fresh = False
 
         return add
 

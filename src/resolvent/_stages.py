@@ -18,6 +18,7 @@ PULLED = 2048  # longer pasts than this, in entries of z, are products
 NARROW, GROUP = 8, 128  # blocks up to this width make stages of up to so many channels
 WIDE, WIDE_GROUP = (16, 32, 64), 256  # in 16 bits, equal blocks of one of these widths, if most channels are theirs
 TILE = 64  # channels of a stage of one block; not fewer than a narrow one has
+SPAN = 4  # chunks of steps that share the products of all lags longer than they are
 COVERED = 1024  # up to so many channels, or in 16 bits, Q is one product
 
 
@@ -34,10 +35,17 @@ class Stage(NamedTuple):
     code: int  # of σ, or -1 for none
 
 
+class Past(NamedTuple):
+    """What all that was solved brings to these times at these lags, from all channels to all."""
+
+    times: range
+    lags: range
+
+
 class Schedule(NamedTuple):
     """The sweep as launches of the kernel, each over a range of stages, and products of the library between them."""
 
-    steps: list[tuple[range | Product, bool]]
+    steps: list[tuple[range | Product | Past, bool]]
     """With each, whether it is a product onto what none was added to before."""
     zeros: bool  # whether y must begin with zeros, since something is fresh in one part and not in another
     stages: list[list[int]]
@@ -148,7 +156,11 @@ def schedule_of(
         sources.extend([first, *others])
         return [*first, len(sources) - len(others), len(sources)]
 
-    steps: list[tuple[range | Product, bool]] = []
+    # for what comes from before a chunk; the sums of its groups of lags would be rounded to 16 bits
+    past = range(0) if whole or half or plan.chunk == plan.connections.time_block else long
+    past = past if all(all(map(all, matrices[lag])) for lag in past) else range(0)
+    chunk = together = range(0)
+    steps: list[tuple[range | Product | Past, bool]] = []
     stages: list[list[int]] = []
     waiting: list[Stage] = []
     touched: set[tuple[int, int]] = set()  # the (time, block) that products were added to
@@ -173,18 +185,38 @@ def schedule_of(
         for start in range(blocks[i].start, blocks[i].stop, TILE):
             waiting.append(Stage(times, range(start, min(start + TILE, blocks[i].stop)), (i,), code))
 
+    def multiply(step: Product | Past, onto: set[tuple[int, int]]) -> None:
+        nonlocal touched, mixed
+        flush()
+        steps.append((step, not onto & touched))
+        mixed |= bool(onto & touched) and not onto <= touched
+        touched |= onto
+
+    def bring(times: range, lags: range) -> None:
+        """A product with the past of these times, if they have any at these lags."""
+        times = range(times.start, min(times.stop, time_stop))
+        before = time_stop - times.stop if plan.transposed else times.start
+        if lags and before and before + len(times) > lags.start:
+            multiply(Past(times, lags), {(t, i) for t in times for i in range(len(blocks))})
+
     for step in plan.steps:
         if isinstance(step, Product):
             to, source = (block_at[part.channels.start] for part in (step.to, step.source))
             later, earlier = (step.source, step.to) if plan.transposed else (step.to, step.source)
             far = step.lags.start in long and earlier.times.stop <= plan.chunk_of(later.times.start).start
+            if far and past:
+                continue
             if window_of[to] != window_of[source] or step.lags.start not in pulled or (far and not whole):
-                flush()
-                onto = {(t, i) for t in step.to.times for i in range(to, 1 + block_at[step.to.channels.stop - 1])}
-                steps.append((step, not onto & touched))
-                mixed |= bool(onto & touched) and not onto <= touched
-                touched |= onto
+                onto = range(to, 1 + block_at[step.to.channels.stop - 1])
+                multiply(step, {(t, i) for t in step.to.times for i in onto})
             continue
+        if past and step.region.times.start not in chunk:
+            chunk = plan.chunk_of(step.region.times.start)
+            if chunk.start not in together:
+                start = chunk.start - (chunk.start - plan.history) % (SPAN * plan.chunk)
+                together = range(start, start + SPAN * plan.chunk)
+                bring(together, past[SPAN * plan.chunk :])
+            bring(chunk, past[: SPAN * plan.chunk])
         times, block = range(space) if taps else step.region.times, blocks[step.block]
         last = waiting[-1] if waiting else None
         if last and last.times == times and joins(last, step.block):
@@ -194,6 +226,8 @@ def schedule_of(
             wait(times, step.block, codes[step.block])
     flush()
     if plan.transposed and plan.history:  # steps before the first get cotangents, too
+        for start in range(0, plan.history, SPAN * plan.chunk):
+            bring(range(start, min(start + SPAN * plan.chunk, plan.history)), past)
         for t in reversed(range(plan.history)):
             for i in range(len(blocks)):
                 wait(range(t, t + 1), i, code=-1)

@@ -15,7 +15,7 @@ from ._lagged import Lagged
 from ._launch import elsewhere, prepare, product_precision, readable
 from ._operators import Dense, Operator, Product
 from ._plan import Plan
-from ._stages import Schedule, cover, schedule_of
+from ._stages import Past, Schedule, cover, schedule_of
 
 PROGRAMS = 132  # as many as a large GPU runs at a time
 SMALL = 256  # channels and samples up to which Q is one launch
@@ -92,8 +92,12 @@ def sweep(
         launches.loads,
     )
     add_product: Any = None
+    add_past: Any = None
     for step, fresh in schedule.steps:
-        if isinstance(step, Product):
+        if isinstance(step, Past):
+            add_past = add_past or _past(operator, weight, plan, y, z, schedule)
+            add_past(*step, fresh)
+        elif isinstance(step, Product):
             add_product = add_product or _product(operator, weight, plan.transposed, y.shape)
             add_product(y, z, step, fresh)
         else:
@@ -142,6 +146,14 @@ def _product(operator: Operator, weight: Tensor, transposed: bool, shape: torch.
     return add
 
 
+def _past(
+    operator: Any, weight: Tensor, plan: Plan, y: Tensor, z: Tensor, schedule: Schedule
+) -> Callable[[range, range, bool], None]:
+    y, z = (x.view(-1, *x.shape[-2:]) for x in (y, z))
+    most = max(len(step.times) for step, _ in schedule.steps if isinstance(step, Past))
+    return operator.past(weight, plan.transposed, y, z, plan.history, most)
+
+
 class Launches(NamedTuple):
     """How the kernel sweeps machines of one kind."""
 
@@ -180,7 +192,7 @@ def _launches(
     dot = rows > 2 or span > 1  # one or two samples are cheaper, one by one, as sums of vectors than as tiles
     fewest = 8 if dtype == torch.float32 and precision == "ieee" else 16  # IEEE float32 has no matrix instructions
     rows = max(rows, fewest) if dot else 1
-    added = any(isinstance(step, Product) for step, _ in schedule.steps)
+    added = not all(isinstance(step, range) for step, _ in schedule.steps)
     deep = half or (added and isinstance(operator, Dense))  # stages of windows pull from hundreds of channels
     depth = min(256, (64 if deep else 32) if dot else 8192 // (rows * width))
     used = 0
