@@ -235,14 +235,15 @@ def test_long_pasts_are_products(time_block, monkeypatch):
     check(rv.RecurrentMachine((2, 3), "tanh", lags=3, time_block=time_block), 5)
 
 
-@pytest.mark.parametrize(("steps", "history"), [(4, 0), (9, 0), (9, 3)])
+@pytest.mark.parametrize(("steps", "history"), [(4, 0), (9, 0), (7, 5)])
 @pytest.mark.parametrize(("time_block", "span", "lags"), [(1, 2, 7), (2, 1, 8)])
 def test_many_lags_are_products_over_chunks(time_block, span, lags, steps, history, monkeypatch):
-    """Over as many steps as there are in a span at the longer lags; in groups of two lags and, of three, one more."""
+    """Over as many steps as there are in a span at the longer lags; one by one, or two and, of three, one more."""
     monkeypatch.setattr(_plan, "CHUNK", 2 * time_block)
     monkeypatch.setattr(_stages, "SPAN", span)
     monkeypatch.setattr(_stages, "PULLED", 24 * time_block)
     monkeypatch.setattr(_lagged, "GROUP", 2)
+    monkeypatch.setattr(_lagged, "FEW", 3 * 2 * time_block * 4)  # of three samples, those of a chunk at three lags
     machine = rv.RecurrentMachine((9, 3), "tanh", lags=lags, time_block=time_block)
     plan = machine._plan_at(steps, history)
     for way in (plan, plan.dual):

@@ -11,6 +11,7 @@ from torch._C._functorch import is_legacy_batchedtensor
 from ._operators import Operator, Product, Rectangle, Region, add_product, multiply, narrow
 
 GROUP = 4  # lags that share a matrix product, in a long past: z is copied so many times, and a sum so much shorter
+FEW = 2**14  # rows of all lags up to which each lag has a product of its own, to fill a GPU
 
 
 @dataclass(eq=False)
@@ -76,7 +77,7 @@ class Lagged(Operator):
         return add
 
     def past(
-        self, weight: Tensor, transposed: bool, y: Tensor, z: Tensor, history: int, most: int
+        self, weight: Tensor, transposed: bool, y: Tensor, z: Tensor, history: int, longest: int
     ) -> Callable[[range, range, bool], None]:
         """The in-place y[times] += Σ W[lag] z[times - lag] of what was solved before, as a function of times and lags.
 
@@ -86,7 +87,7 @@ class Lagged(Operator):
         """
         batch, steps, n = z.shape
         W = (weight if transposed else weight.flip(0).mT.contiguous()).view(-1, n)  # [(lag, in), out] in order of time
-        margin, sample, row = most + GROUP, GROUP * n, batch * GROUP * n
+        margin, sample, row = longest + GROUP, GROUP * n, batch * GROUP * n
         windows = z.new_zeros(steps + 2 * margin, batch, GROUP, n)  # at margin + t ends the one of the steps up to t
         solved = range(steps, steps) if transposed else range(0)
 
@@ -101,16 +102,17 @@ class Lagged(Operator):
                 solved = range(new.start, steps) if transposed else range(new.stop)
             reached = (steps - times.start if transposed else times.stop) - lags.start
             lags = lags[: -(-reached // GROUP) * GROUP]
-            count, rest = divmod(len(lags), GROUP)
+            most = 1 if len(lags) * len(times) * batch < FEW else GROUP
+            count, rest = divmod(len(lags), most)
             part = narrow(y, -2, times).transpose(0, 1)
-            for start, width, groups in ((lags.start, rest, 1), (lags.start + rest, GROUP, count)):
+            for start, width, groups in ((lags.start, rest, 1), (lags.start + rest, most, count)):
                 if not width * groups:
                     continue
                 stop = start + width * groups
                 window = times.start + start + width - 1 if transposed else times.start - stop + width
                 past = windows.as_strided(
                     (groups, len(times) * batch, width * n),
-                    (GROUP * row, sample, 1),
+                    (width * row, sample, 1),
                     (margin + window) * row + (GROUP - width) * n,
                 )
                 rows = start if transposed else self.lags + 1 - stop
