@@ -103,7 +103,7 @@ on_gpu = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_availab
 
 @pytest.mark.unchecked
 @pytest.mark.parametrize("device", ["cpu", on_gpu])
-@pytest.mark.parametrize("name", ["dense", "recurrent"])
+@pytest.mark.parametrize("name", ["dense", "conv", "recurrent"])
 def test_compiled_code_calls_the_executor(name, device):
     case = ALL_MACHINES[name]()
     machine = case.machine.to(device, torch.float32).requires_grad_(False)

@@ -97,10 +97,7 @@ class StructuredMachine(nn.Module):
 
         On a GPU, "triton" serves convolutions over one axis of up to 64 positions; in larger spaces "torch" does.
         """
-        return self._executor(positions=1)
-
-    def _executor(self, positions: int) -> str:
-        return executor(self.operator, self.activation, self.weight, positions)
+        return executor(self.operator, self.activation, self.weight)
 
     def forward(self, x: Point) -> Point:
         """The z of the resolvent at y0 = x, z0 = 0. x fills the first channels and is zero-extended."""
@@ -235,12 +232,14 @@ class StructuredMachine(nn.Module):
 
     @_constant
     def _compiled_plan_at(self, time_steps: int, history: int) -> Plan:
-        """Where a fast executor serves in any space, compiled code calls it; else the compiler may fuse the steps.
+        """Where a fast executor serves, compiled code calls the sweep as one operation; else it sees all steps.
 
-        What is exported knows no executors. Asked in traced code, PyTorch 2.11 would say that all of it is exported.
+        In a space that the executor does not serve, the operation runs step by step, in the precision of eager code and
+        not slower than what the compiler makes of the steps, which are the library's convolutions. What is exported
+        knows no executors. Asked in traced code, PyTorch 2.11 would say that all of it is exported.
         """
         plan = self._plan_at(time_steps, history)
-        if torch.compiler.is_exporting() or self._executor(positions=0) == "torch":
+        if torch.compiler.is_exporting() or self.executor == "torch":
             return plan
         return with_handle(self.operator, plan, self.activation)
 

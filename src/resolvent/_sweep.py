@@ -18,10 +18,10 @@ from ._operators import Operator, Product
 from ._plan import Plan
 
 
-def executor(operator: Operator, activations: Activations, x: Tensor, positions: int) -> str:
-    """What sweeps machines with this operator and σ over so many positions, on the device and in the precision of x."""
+def executor(operator: Operator, activations: Activations, x: Tensor) -> str:
+    """What sweeps machines with this operator and σ, on the device and in the precision of x."""
     module = fast(x) if activations.codes is not None else None
-    if module is None or not module.serves(operator, x, positions):
+    if module is None or not module.serves(operator, x, positions=1):
         return "torch"
     return module.__name__.rpartition("._")[2]
 
