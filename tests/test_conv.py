@@ -47,10 +47,18 @@ def test_sequential_connections_are_stacked_convolutions(kernel_size):
     assert_equal([dx, *(g for source, to in edges for g in (dW[to, source], db[to]))], theirs)
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(case=cases(kinds=("conv",)))
-def test_as_adjoints_convolutions_give_the_same(case, monkeypatch):
-    """Which is how they are computed where that is faster; also for an ensemble of weights."""
+WAYS = dict(
+    _adjoint_is_faster=lambda *_: True,
+    _column_is_faster=lambda x: x.ndim == 3,  # one axis, and no ensemble
+    _products_are_faster=lambda v, z: v.ndim == 3,
+)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(case=cases(kinds=("conv",), axes=(1, 1, 1, 2, 3)))
+def test_convolutions_give_the_same_in_each_way(way, case, monkeypatch):
+    """As adjoints, as columns of an image, or with products for Q, where that is faster; also for an ensemble."""
     monkeypatch.setattr(_native, "extension", None)
     points = case.points(4)
     function, parameters = functional(case.machine)
@@ -62,7 +70,7 @@ def test_as_adjoints_convolutions_give_the_same(case, monkeypatch):
 
     expected = results()
     with monkeypatch.context() as patch:
-        patch.setattr(_convolution, "_adjoint_is_faster", lambda *_: True)
+        patch.setattr(_convolution, way, WAYS[way])
         assert_same(results(), expected)
 
 
