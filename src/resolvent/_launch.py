@@ -1,7 +1,8 @@
 """Tensors as a kernel for GPUs reads them, and its launch."""
 
 from collections.abc import Callable
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -56,6 +57,20 @@ def _addresses(operator: Operator, tensors: tuple[Any, ...]) -> tuple[int, ...]:
 def elsewhere(x: Tensor) -> bool:
     """Whether kernels would now be launched on another GPU."""
     return x.is_cuda and x.get_device() != torch._C._cuda_getDevice()
+
+
+def kept(function: Any) -> Any:
+    """The function, called in a thread of its own: for tensors that are to be kept for later calls.
+
+    Before a CUDA graph is captured, what its own thread allocates comes from the graph's pool, and may not be kept.
+    """
+
+    @wraps(function)
+    def call(*arguments: Any) -> Any:
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(function, *arguments).result()
+
+    return call
 
 
 def prepare(

@@ -12,7 +12,7 @@ from ._activation import FUNCTION, SLOPE_AT, Sigma, for_kernels
 from ._convolution import Conv
 from ._kernel import FIELDS, cotangent_kernel, sweep_kernel
 from ._lagged import Lagged
-from ._launch import elsewhere, prepare, product_precision, readable
+from ._launch import elsewhere, kept, prepare, product_precision, readable
 from ._operators import Dense, Operator, Product
 from ._plan import Plan
 from ._stages import Past, Schedule, cover, schedule_of
@@ -168,6 +168,7 @@ class Launches(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
+@kept
 def _launches(
     operator: Operator,
     plan: Plan,
@@ -291,6 +292,7 @@ def cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor, weight: Tens
 
 
 @lru_cache(maxsize=64)
+@kept
 def _unread(
     operator: Operator, plan: Plan, precision: str, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, dict]:
