@@ -7,8 +7,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
+import resolvent as rv
 from resolvent import cli
+from resolvent.benchmark import _run
+from resolvent.benchmark._cases import PAPER
 from resolvent.training import EMBEDDED, open_run, read
 
 pytestmark = pytest.mark.unchecked
@@ -159,6 +163,16 @@ def test_bench_measures_and_draws(command, tmp_path):
     assert min(rows["forward (µs)"]) > 0
     assert max(rows["residual"]) < 1e-4
     assert {path.name for path in (tmp_path / "results").iterdir()} == {"cpu-quick.csv", "runtimes.svg", "ratios.svg"}
+
+
+def test_a_program_with_a_wrong_gradient_reports_no_time(monkeypatch):
+    cotangent = rv.DenseMachine.weight_cotangent
+    monkeypatch.setattr(rv.DenseMachine, "weight_cotangent", lambda *args: cotangent(*args) * 1.001)
+    rows = list(_run.measure(PAPER[0], torch.float64, "cpu", 0.001, 0, {}))
+    errors = {row["program"]: row.get("error") for row in rows}
+    assert errors.pop("passes") is None  # to which the others are compared
+    assert errors.pop("machine") == errors.pop("loop") == "the weights' gradients differ from the machine's by 1.0e-03"
+    assert not any(key.endswith("(µs)") for row in rows if row.get("error") for key in row)
 
 
 @pytest.mark.parametrize(

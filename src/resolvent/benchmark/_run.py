@@ -3,8 +3,8 @@
 Rows: the machine through autograd (`machine`), by its explicit passes without autograd (`passes`) and compiled; `loop`,
 a list of blocks with torch.cat, eager and compiled, and in JAX where that is installed; `layer`, the nn.Linear, nn.Conv
 or nn.RNN of the same width as a landmark; and `limit`, one product with the machine's arithmetic. Before anything is
-timed, the machine equation's residual and the agreement of each program with the machine are checked: a wrong answer
-reports no time.
+timed, the machine equation's residual and the agreement of each program with the machine are checked, and before a
+full backward pass is, the weights' gradients: a wrong answer reports no time.
 """
 
 import csv
@@ -38,6 +38,10 @@ COLUMNS = ("forward", "backward to inputs", "forward + full backward")
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 0.1}
 
 
+class WrongAnswer(ValueError):
+    """For which no time is reported."""
+
+
 def timed(function: Callable[[], Any], cuda: bool, seconds: float) -> tuple[float, float, float]:
     """First quartile, median and third quartile of one call, in microseconds."""
 
@@ -62,7 +66,10 @@ def timed(function: Callable[[], Any], cuda: bool, seconds: float) -> tuple[floa
 def through_autograd(
     function: Callable[..., Tensor], y0: Tensor, weights: list[Tensor]
 ) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """The three columns of a program that autograd differentiates; `forward` runs without a graph."""
+    """The three columns of a program that autograd differentiates; `forward` runs without a graph.
+
+    The last one gives the weights' gradients, here and below.
+    """
     x = y0.detach().clone().requires_grad_()
     seed = torch.ones_like(y0)
     for weight in weights:
@@ -74,7 +81,7 @@ def through_autograd(
         weight.requires_grad_(True)
     yield (
         "forward + full backward",
-        lambda: torch.autograd.grad(function(x, weights), [x, *weights], seed, materialize_grads=True),
+        lambda: torch.autograd.grad(function(x, weights), [x, *weights], seed, materialize_grads=True)[1:],
     )
 
 
@@ -84,10 +91,10 @@ def passes(machine: Any, y0: Tensor) -> Iterator[tuple[str, Callable[[], Any]]]:
     machine.requires_grad_(False)
     y, z = machine.solve(y0)
 
-    def both() -> Tensor:
+    def both() -> list[Tensor]:
         y, z = machine.solve(y0)
         _, v = machine.dual(y, z).solve(seed)
-        return machine.weight_cotangent(v, z)
+        return [machine.weight_cotangent(v, z)]
 
     yield "forward", lambda: machine.solve(y0)
     yield "backward to inputs", lambda: machine.dual(y, z).solve(seed)
@@ -110,7 +117,7 @@ def by_jax(machine: Any, y0: Tensor, weights: list[Tensor]) -> Iterator[tuple[st
 
     forward, both = jax.jit(run), jax.jit(differentiate)
     yield "forward", lambda: jax.block_until_ready(forward(x, Ws))
-    yield "forward + full backward", lambda: jax.block_until_ready(both(x, Ws))
+    yield "forward + full backward", lambda: jax.block_until_ready(both(x, Ws))[1][1]
 
 
 def programs(machine: Any, y0: Tensor, compiled: int) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -175,11 +182,25 @@ def check(machine: Any, y0: Tensor) -> float:
         return max(r.abs().max().item() for r in residuals) / (1 + y.abs().max().item())
 
 
+def norm(gradients: Any) -> float:
+    """Of all entries together, whichever weights they are of, in PyTorch or JAX."""
+    return sum(float((g**2).sum()) for g in gradients) ** 0.5
+
+
+def verify(gradients: Any, expected: float, dtype: torch.dtype) -> None:
+    error = abs(norm(gradients) - expected) / (expected or 1)
+    if not error <= TOLERANCE[dtype]:
+        raise WrongAnswer(f"the weights' gradients differ from the machine's by {error:.1e}")
+
+
 def measure(case: Case, dtype: torch.dtype, device: str, seconds: float, compiled: int, where: dict[str, str]):
     torch.manual_seed(0)
     machine = case.build(bias=False, device=device, dtype=dtype)
     y0 = torch.randn(case.shape, device=device, dtype=dtype)
     residual = check(machine, y0)
+    with torch.no_grad():
+        *_, (_, passed) = passes(machine, y0)
+        expected = norm(passed())
     for program, build in programs(machine, y0, compiled):
         row: dict[str, Any] = {"case": case.name, "dtype": str(dtype).removeprefix("torch."), "program": program}
         row["residual"] = f"{residual:.1e}"
@@ -187,7 +208,10 @@ def measure(case: Case, dtype: torch.dtype, device: str, seconds: float, compile
             try:
                 torch._dynamo.reset()
                 for column, function in build():
-                    function()
+                    if column == COLUMNS[-1] and program != "layer":
+                        verify(function(), expected, dtype)
+                    else:
+                        function()
                     peak = Peak(device == "cuda")
                     function()
                     row[f"{column} peak (MiB)"] = peak.mebibytes()
@@ -199,6 +223,8 @@ def measure(case: Case, dtype: torch.dtype, device: str, seconds: float, compile
                     }
                 if "backward to inputs (µs)" in row:
                     row["ratio"] = round(row["backward to inputs (µs)"] / row["forward (µs)"], 3)
+            except WrongAnswer as error:
+                row = {key: row[key] for key in ("case", "dtype", "program", "residual")} | {"error": str(error)}
             except Exception as error:  # a competitor that cannot run a case is a row without times, and says why
                 row["error"] = f"{type(error).__name__}: {error}".splitlines()[0][:120]
         yield row | where
