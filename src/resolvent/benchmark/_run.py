@@ -79,6 +79,7 @@ def through_autograd(
     yield "backward to inputs", lambda: torch.autograd.grad(to_inputs, x, seed, retain_graph=True)
     for weight in weights:
         weight.requires_grad_(True)
+    torch._dynamo.reset()  # what PyTorch 2.11 has compiled would go on without the gradients of a module's weights
     yield (
         "forward + full backward",
         lambda: torch.autograd.grad(function(x, weights), [x, *weights], seed, materialize_grads=True)[1:],
