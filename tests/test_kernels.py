@@ -3,6 +3,10 @@
 Without a GPU they are interpreted.
 """
 
+import subprocess
+import sys
+import threading
+
 import pytest
 import torch
 from cases import cases, outputs_and_gradients, randomize
@@ -14,6 +18,7 @@ from torch.testing import assert_close
 import resolvent as rv
 from resolvent import _lagged, _native, _plan, _solve, _stages, _sweep
 from resolvent._activation import ACTIVATIONS, Slope
+from resolvent._launch import kept
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 _triton = pytest.importorskip("resolvent._triton")
@@ -104,6 +109,41 @@ def test_without_the_extension_the_kernels_give_the_same(monkeypatch):
     same(*arguments, x.mT[:, :3], None, None)  # neither contiguous nor aligned
     for y0, z0 in ((x, None), (x[:, :3].double(), None), (x[:, :3], x[:, :2]), (x[:, :3], x[:, :3].int())):
         assert _triton.sweep(*arguments, y0, z0, None) is None
+
+
+def test_under_autocast_kernels_compute_in_the_precision_of_their_points(monkeypatch):
+    monkeypatch.setattr(_plan, "CHUNK", 2)
+    monkeypatch.setattr(_stages, "PULLED", 24)
+    monkeypatch.setattr(_sweep, "fast", lambda _: _triton)
+    machine = rv.RecurrentMachine((9, 3), "tanh", lags=6, device=DEVICE).requires_grad_(False)
+    x = torch.randn(2, 4, 12, device=DEVICE)
+    plan = machine._plan(x)
+
+    def results():
+        solution = _sweep.sweep(machine.operator, plan, machine.activation, machine.weight, x, None, None)
+        return [*solution, _sweep.cotangent(machine.operator, plan, x, x, 0)]
+
+    expected = results()
+    with torch.autocast(DEVICE, torch.bfloat16):
+        assert_close(results(), expected, rtol=0, atol=0)
+
+
+def test_what_is_kept_is_made_in_another_thread_also_once_the_main_one_has_ended():
+    assert kept(threading.get_ident)() != threading.get_ident()
+    with pytest.raises(ZeroDivisionError):
+        kept(lambda x: 1 / x)(0)
+    program = """
+import threading
+from resolvent._launch import kept
+
+def late():
+    threading.main_thread().join()
+    print(kept(lambda: "made")())
+
+threading.Thread(target=late).start()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "made\n", done.stderr
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
@@ -253,12 +293,35 @@ def test_many_lags_are_products_over_chunks(time_block, span, lags, steps, histo
     check(machine, steps + history, history=history)
 
 
-def test_many_lags_that_connect_some_blocks_only(monkeypatch):
+@pytest.mark.parametrize("few", [0, _lagged.FEW])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_long_past_is_what_all_solved_steps_bring(transposed, few, monkeypatch):
+    """Over many more steps than it keeps windows of; what is not solved, or not reached, may be anything."""
+    monkeypatch.setattr(_lagged, "GROUP", 2)
+    monkeypatch.setattr(_lagged, "FEW", few)
+    steps, history, lags = 50, 4, range(2, 7)
+    W, z = torch.randn(7, 3, 3, dtype=torch.float64), torch.randn(4, steps, 3, dtype=torch.float64)
+    y, known = torch.full_like(z, torch.nan), torch.full_like(z, torch.nan)
+    add = _lagged.Lagged(3, 6).past(W, transposed, y, known, history, 3)
+    chunks = [range(t, min(t + 3, steps)) for t in range(history, steps, 3)]
+    for times in reversed(chunks[:-1]) if transposed else chunks:
+        solved = range(times.stop, steps) if transposed else range(times.start)
+        known[:, solved] = z[:, solved]
+        add(times, lags, True)
+        for t in times:
+            past = [(lag, t + lag if transposed else t - lag) for lag in lags]
+            terms = [z[:, s] @ (W[lag] if transposed else W[lag].mT) for lag, s in past if s in solved]
+            assert_close(y[:, t], sum(terms, torch.zeros(4, 3, dtype=torch.float64)))
+
+
+@pytest.mark.parametrize(("time_block", "steps"), [(1, 4), (2, 5)])
+def test_many_lags_that_connect_some_blocks_only(time_block, steps, monkeypatch):
     """Of two chunks, the cotangents of the first are written by one product; of more, each is added to."""
     monkeypatch.setattr(_plan, "CHUNK", 2)
     monkeypatch.setattr(_stages, "PULLED", 24)
-    connections = torch.tensor([[[0, 0], [1, 0]], *[[[1, 1], [0, 1]]] * 6]).bool()
-    check(rv.RecurrentMachine((9, 3), "tanh", lags=6, connections=connections), 5)
+    short, long = [[0, 0], [1, 0]], [[1, 1], [0, 1]]
+    connections = torch.tensor([short] * time_block + [long] * (7 - time_block)).bool()
+    check(rv.RecurrentMachine((9, 3), "tanh", lags=6, time_block=time_block, connections=connections), steps)
 
 
 @pytest.mark.parametrize("time_block", [1, 2])

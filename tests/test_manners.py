@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 import resolvent as rv
+from resolvent import _convolution
 
 KINDS = ("dense", "conv", "recurrent")
 each_kind = pytest.mark.parametrize("name", KINDS)
@@ -223,6 +224,18 @@ def test_one_graph_serves_convolutions_in_any_space():
     machine = torch.compile(rv.ConvMachine((2, 3)), backend=counter, dynamic=True)
     for positions in (8, 9, 11):
         machine(torch.randn(4, 2, positions))
+    assert counter.frame_count == 1
+
+
+@pytest.mark.unchecked
+def test_one_graph_serves_convolutions_where_spaces_differ_in_what_is_faster(monkeypatch):
+    """With a custom σ, so that the compiler sees the steps."""
+    for way in ("_column_is_faster", "_products_are_faster"):
+        monkeypatch.setattr(_convolution, way, lambda x, *_: x.shape[-1] > 8)
+    machine, counter = rv.ConvMachine((2, 3), lambda y: y.tanh()), CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(machine, backend=counter, dynamic=True)
+    for positions in (8, 9, 11):
+        compiled(torch.randn(4, 2, positions)).sum().backward()
     assert counter.frame_count == 1
 
 

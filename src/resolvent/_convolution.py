@@ -50,16 +50,17 @@ class Conv(Operator):
             convolve = torch.func.vmap(convolve)
 
         def add(y: Tensor, z: Tensor, product: Product, fresh: bool) -> None:
-            if not torch.compiler.is_compiling() and y.numel() == 0:
+            eager = not torch.compiler.is_compiling()  # compiled and exported code is to serve any space
+            if eager and y.numel() == 0:
                 return  # the library's convolutions refuse an empty space
             first, second = (product.source, product.to) if adjoint else (product.to, product.source)
             rectangle = narrow(narrow(W, axis - 1, first.channels), axis, second.channels)
             z = self.part(z, product.source)
-            with nullcontext() if torch.compiler.is_compiling() else _ieee_float32(z):
+            with _ieee_float32(z) if eager else nullcontext():
                 # what the one needs to be added to its input, the other has too much in its output
                 if adjoint:
                     Wz = _pad(convolve(z, rectangle), excess, -1)
-                elif _column_is_faster(z):
+                elif eager and _column_is_faster(z):
                     z, rectangle = (x.unsqueeze(-1) for x in (_pad(z, excess), rectangle))
                     Wz = F.conv2d(z, rectangle, padding=(*common, 0)).squeeze(-1)
                 else:
@@ -70,14 +71,14 @@ class Conv(Operator):
         return add
 
     def accumulate_cotangent(self, Q: Tensor, v: Tensor, z: Tensor, rectangle: Rectangle) -> None:
-        to, source = rectangle.to, rectangle.source
-        if not torch.compiler.is_compiling() and v.numel() == 0:
+        to, source, eager = rectangle.to, rectangle.source, not torch.compiler.is_compiling()
+        if eager and v.numel() == 0:
             return
         axis = self.channel_axis
         common, excess = self._paddings(transposed=False)
         part = narrow(narrow(Q, axis - 1, to), axis, source)
         v, z = narrow(v, axis, to), narrow(z, axis, source)
-        if _products_are_faster(v, z):
+        if eager and _products_are_faster(v, z):
             for tap in range(*self.kernel):
                 shift, steps = tap - self.padding[0][0], v.shape[-1]
                 times = range(max(0, -shift), min(steps, steps - shift))
@@ -85,7 +86,7 @@ class Conv(Operator):
                     past = range(times.start + shift, times.stop + shift)
                     part.select(-1, tap).add_((narrow(v, -1, times) @ narrow(z, -1, past).mT).sum(0))
             return
-        column = _column_is_faster(z)
+        column = eager and _column_is_faster(z)
 
         def cotangent(v: Tensor, z: Tensor, part: Tensor) -> Tensor:
             padding = [*common, 0] if column else common
@@ -96,7 +97,7 @@ class Conv(Operator):
 
         if Q.ndim > len(self.weight_shape):
             cotangent = torch.func.vmap(cotangent)
-        with nullcontext() if torch.compiler.is_compiling() else _ieee_float32(z):
+        with _ieee_float32(z) if eager else nullcontext():
             part.add_(cotangent(v, _pad(z, excess), part))
 
     def block(self, weight: Tensor, z: Tensor, to: Region, source: Region, lags: Sequence[int]) -> Tensor:
@@ -126,15 +127,21 @@ def _column_is_faster(x: Tensor) -> bool:
     """Whether cuDNN is to see one axis as the height of an image.
 
     Of rows up to 256 entries in float32, it takes Fourier transforms for some numbers of channels: up to 300 times as
-    long as it needs for columns, which take between two thirds and 1.5 times as long as other rows.
+    long as it needs for columns. Columns take between two thirds and 1.5 times as long as rows that it does not
+    transform.
     """
-    return x.ndim == 3 and x.is_cuda and x.dtype == torch.float32 and x.shape[-1] <= 256
+    return _float32_on_a_gpu(x) and x.shape[-1] <= 256
 
 
 def _products_are_faster(v: Tensor, z: Tensor) -> bool:
     """Whether Q is better a product for each tap: between many channels over a long axis up to three times as fast."""
-    large = v.ndim == 3 and v.is_cuda and v.dtype == torch.float32 and min(v.shape[1], z.shape[1]) >= 128
-    return large and v.shape[-1] > 256 and v.shape[-1] >= z.shape[1]  # so that the samples' products are not larger
+    large = _float32_on_a_gpu(v) and min(v.shape[1], z.shape[1]) >= 128
+    return large and v.shape[-1] > 256 and v.shape[-1] >= z.shape[1]  # the samples' products are not larger than v
+
+
+def _float32_on_a_gpu(x: Tensor) -> bool:
+    """Whether these are such points over one axis, without an ensemble."""
+    return x.ndim == 3 and x.is_cuda and x.dtype == torch.float32
 
 
 @contextmanager

@@ -77,35 +77,45 @@ class Lagged(Operator):
         return add
 
     def past(
-        self, weight: Tensor, transposed: bool, y: Tensor, z: Tensor, history: int, longest: int
+        self, weight: Tensor, transposed: bool, y: Tensor, z: Tensor, history: int, most_times: int
     ) -> Callable[[range, range, bool], None]:
         """The in-place y[times] += Σ W[lag] z[times - lag] of what was solved before, as a function of times and lags.
 
-        With W* for W when transposed, where what was solved are later times. Of one call, there are at most so many
-        times, all of them next in the order of the sweep. A window is the steps of a group of lags, as one vector; with
-        samples behind the time, those of many steps and samples are a matrix without a copy for each lag.
+        With W* for W when transposed, where what was solved are later times. The times of a call, `most_times` at most,
+        come next in the order of the sweep. A window is the steps of a group of lags, as one vector; with samples
+        behind the time, those of many steps and samples are a matrix without a copy for each lag.
         """
         batch, steps, n = z.shape
         W = (weight if transposed else weight.flip(0).mT.contiguous()).view(-1, n)  # [(lag, in), out] in order of time
-        margin, sample, row = longest + GROUP, GROUP * n, batch * GROUP * n
-        windows = z.new_zeros(steps + 2 * margin, batch, GROUP, n)  # at margin + t ends the one of the steps up to t
+        reach, margin, sample, row = self.lags + GROUP, most_times + GROUP, GROUP * n, batch * GROUP * n
+        length = min(
+            steps, 2 * (reach + most_times)
+        )  # that has windows; beyond it, they begin anew with what is reached
+        begin = steps - length if transposed else 0
+        windows = z.new_zeros(length + 2 * margin, batch, GROUP, n)  # at margin + t - begin, that of the steps up to t
         solved = range(steps, steps) if transposed else range(0)
 
         def add(times: range, lags: range, fresh: bool) -> None:
-            nonlocal solved
+            nonlocal begin, solved
+            if times.start < begin or times.stop > begin + length:
+                windows.zero_()
+                begin = max(0, times.stop + reach - length if transposed else times.start - reach)
+                solved = range(begin + length, begin + length) if transposed else range(begin, begin)
             new = range(max(times.stop, history), solved.start) if transposed else range(solved.stop, times.start)
             if new:  # goes into all windows that reach it
                 into = windows.as_strided(
-                    (batch, len(new), GROUP, n), (sample, row, row - n, 1), (margin + new.start) * row + sample - n
+                    (batch, len(new), GROUP, n),
+                    (sample, row, row - n, 1),
+                    (margin + new.start - begin) * row + sample - n,
                 )
                 into.copy_(narrow(z, -2, new).unsqueeze(2))
-                solved = range(new.start, steps) if transposed else range(new.stop)
-            reached = (steps - times.start if transposed else times.stop) - lags.start
-            lags = lags[: -(-reached // GROUP) * GROUP]
-            most = 1 if len(lags) * len(times) * batch < FEW else GROUP
-            count, rest = divmod(len(lags), most)
+                solved = range(new.start, solved.stop) if transposed else range(solved.start, new.stop)
+            reached = range(steps - times.start if transposed else times.stop)  # lags at which some time finds a step
+            lags = lags[: len(reached) - lags.start]
+            joined = 1 if len(lags) * len(times) * batch < FEW else GROUP
+            count, rest = divmod(len(lags), joined)
             part = narrow(y, -2, times).transpose(0, 1)
-            for start, width, groups in ((lags.start, rest, 1), (lags.start + rest, most, count)):
+            for start, width, groups in ((lags.start, rest, 1), (lags.start + rest, joined, count)):
                 if not width * groups:
                     continue
                 stop = start + width * groups
@@ -113,7 +123,7 @@ class Lagged(Operator):
                 past = windows.as_strided(
                     (groups, len(times) * batch, width * n),
                     (width * row, sample, 1),
-                    (margin + window) * row + (GROUP - width) * n,
+                    (margin + window - begin) * row + (GROUP - width) * n,
                 )
                 rows = start if transposed else self.lags + 1 - stop
                 effects = past @ narrow(W, 0, range(rows * n, (rows + width * groups) * n)).view(groups, width * n, n)

@@ -1,8 +1,9 @@
 """Tensors as a kernel for GPUs reads them, and its launch."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial, wraps
+from threading import Thread
 from typing import Any
 
 import torch
@@ -62,13 +63,23 @@ def elsewhere(x: Tensor) -> bool:
 def kept(function: Any) -> Any:
     """The function, called in a thread of its own: for tensors that are to be kept for later calls.
 
-    Before a CUDA graph is captured, what its own thread allocates comes from the graph's pool, and may not be kept.
+    Before a CUDA graph is captured, what the capturing thread allocates comes from the graph's pool, and may not stay.
     """
 
     @wraps(function)
     def call(*arguments: Any) -> Any:
-        with ThreadPoolExecutor(1) as thread:
-            return thread.submit(function, *arguments).result()
+        result: Future = Future()
+
+        def run() -> None:
+            try:
+                result.set_result(function(*arguments))
+            except BaseException as error:
+                result.set_exception(error)
+
+        thread = Thread(target=run)  # an executor would refuse once the main thread has ended
+        thread.start()
+        thread.join()
+        return result.result()
 
     return call
 

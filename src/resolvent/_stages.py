@@ -156,10 +156,11 @@ def schedule_of(
         sources.extend([first, *others])
         return [*first, len(sources) - len(others), len(sources)]
 
-    # for what comes from before a chunk; the sums of its groups of lags would be rounded to 16 bits
-    past = range(0) if whole or half or plan.chunk == plan.connections.time_block else long
-    past = past if all(all(map(all, matrices[lag])) for lag in past) else range(0)
-    chunk = together = range(0)
+    # lags at which the past of a chunk is a `Past`; of 16 bits, it would round the sums of its groups of lags
+    chunked = not (whole or half or plan.chunk == plan.connections.time_block)
+    far_lags = long if chunked and all(all(map(all, matrices[lag])) for lag in long) else range(0)
+    span = SPAN * plan.chunk
+    solving = together = range(0)  # the chunk, and the span of chunks, whose past has been brought
     steps: list[tuple[range | Product | Past, bool]] = []
     stages: list[list[int]] = []
     waiting: list[Stage] = []
@@ -204,19 +205,19 @@ def schedule_of(
             to, source = (block_at[part.channels.start] for part in (step.to, step.source))
             later, earlier = (step.source, step.to) if plan.transposed else (step.to, step.source)
             far = step.lags.start in long and earlier.times.stop <= plan.chunk_of(later.times.start).start
-            if far and past:
+            if far and far_lags:
                 continue
             if window_of[to] != window_of[source] or step.lags.start not in pulled or (far and not whole):
                 onto = range(to, 1 + block_at[step.to.channels.stop - 1])
                 multiply(step, {(t, i) for t in step.to.times for i in onto})
             continue
-        if past and step.region.times.start not in chunk:
-            chunk = plan.chunk_of(step.region.times.start)
-            if chunk.start not in together:
-                start = chunk.start - (chunk.start - plan.history) % (SPAN * plan.chunk)
-                together = range(start, start + SPAN * plan.chunk)
-                bring(together, past[SPAN * plan.chunk :])
-            bring(chunk, past[: SPAN * plan.chunk])
+        if far_lags and step.region.times.start not in solving:
+            solving = plan.chunk_of(step.region.times.start)
+            if solving.start not in together:
+                start = solving.start - (solving.start - plan.history) % span
+                together = range(start, start + span)
+                bring(together, far_lags[span:])
+            bring(solving, far_lags[:span])
         times, block = range(space) if taps else step.region.times, blocks[step.block]
         last = waiting[-1] if waiting else None
         if last and last.times == times and joins(last, step.block):
@@ -226,8 +227,8 @@ def schedule_of(
             wait(times, step.block, codes[step.block])
     flush()
     if plan.transposed and plan.history:  # steps before the first get cotangents, too
-        for start in range(0, plan.history, SPAN * plan.chunk):
-            bring(range(start, min(start + SPAN * plan.chunk, plan.history)), past)
+        for start in reversed(range(0, plan.history, span)):
+            bring(range(start, min(start + span, plan.history)), far_lags)
         for t in reversed(range(plan.history)):
             for i in range(len(blocks)):
                 wait(range(t, t + 1), i, code=-1)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _len_torch_dispatch_stack
+from torch._C import _is_any_autocast_enabled, _len_torch_dispatch_stack
 from torch._C._functorch import is_legacy_batchedtensor
 
 from . import _native
@@ -59,7 +59,8 @@ def sweep(
         return _step_by_step(operator, plan, sigma, weight, y0, z0, inside, bias)
     module = fast(weight)
     if module is not None and not _len_torch_dispatch_stack():
-        done = module.sweep(operator, plan, sigma, weight, y0, z0, inside, bias)
+        with _without_autocast(weight):
+            done = module.sweep(operator, plan, sigma, weight, y0, z0, inside, bias)
         if done is not None:
             return done
     return _step_by_step(operator, plan, sigma, weight, y0, z0, inside, bias)
@@ -72,7 +73,8 @@ def cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor, ensemble_ndi
             return torch.ops.resolvent.cotangent(plan.handle, v, z)
     elif not ensemble_ndim and not _len_torch_dispatch_stack():
         module = fast(v)
-        done = None if module is None else module.cotangent(operator, plan, v, z)
+        with _without_autocast(v):
+            done = None if module is None else module.cotangent(operator, plan, v, z)
         if done is not None:
             return done
     ensemble = v.shape[:ensemble_ndim]
@@ -184,6 +186,8 @@ def _batched_as(x: Tensor, factor: Tensor) -> Tensor:
 
 def _without_autocast(x: Tensor) -> AbstractContextManager:
     """Points and weights came in the precision to compute in, also when a backward pass runs under autocast."""
+    if not _is_any_autocast_enabled():
+        return nullcontext()
     device = x.device.type
     if device == "meta" or not torch.is_autocast_enabled(device):
         return nullcontext()

@@ -150,8 +150,8 @@ def _past(
     operator: Any, weight: Tensor, plan: Plan, y: Tensor, z: Tensor, schedule: Schedule
 ) -> Callable[[range, range, bool], None]:
     y, z = (x.view(-1, *x.shape[-2:]) for x in (y, z))
-    most = max(len(step.times) for step, _ in schedule.steps if isinstance(step, Past))
-    return operator.past(weight, plan.transposed, y, z, plan.history, most)
+    most_times = max(len(step.times) for step, _ in schedule.steps if isinstance(step, Past))
+    return operator.past(weight, plan.transposed, y, z, plan.history, most_times)
 
 
 class Launches(NamedTuple):

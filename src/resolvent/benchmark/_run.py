@@ -3,8 +3,8 @@
 Rows: the machine through autograd (`machine`), by its explicit passes without autograd (`passes`) and compiled; `loop`,
 a list of blocks with torch.cat, eager and compiled, and in JAX where that is installed; `layer`, the nn.Linear, nn.Conv
 or nn.RNN of the same width as a landmark; and `limit`, one product with the machine's arithmetic. Before anything is
-timed, the machine equation's residual and the agreement of each program with the machine are checked, and before a
-full backward pass is, the weights' gradients: a wrong answer reports no time.
+timed, the machine equation's residual and the agreement of `loop`, here and in JAX, are checked, and before a full
+backward pass is, the norm of the weights' gradients: a wrong answer reports no time.
 """
 
 import csv
@@ -110,7 +110,7 @@ def by_jax(machine: Any, y0: Tensor, weights: list[Tensor]) -> Iterator[tuple[st
     with torch.no_grad():
         error = abs(jax.numpy.asarray(run(x, Ws), "float64") - machine(y0).double().cpu().numpy()).max()
     if not error <= TOLERANCE[y0.dtype]:
-        raise ValueError(f"differs from the machine by {error}")
+        raise WrongAnswer(f"differs from the machine by {error}")
 
     def differentiate(x: Any, Ws: Any) -> Any:
         z, pull = jax.vjp(run, x, Ws)
@@ -191,7 +191,7 @@ def norm(gradients: Any) -> float:
 def verify(gradients: Any, expected: float, dtype: torch.dtype) -> None:
     error = abs(norm(gradients) - expected) / (expected or 1)
     if not error <= TOLERANCE[dtype]:
-        raise WrongAnswer(f"the weights' gradients differ from the machine's by {error:.1e}")
+        raise WrongAnswer(f"the weights' gradients differ in norm from the machine's by {error:.1e}")
 
 
 def measure(case: Case, dtype: torch.dtype, device: str, seconds: float, compiled: int, where: dict[str, str]):
