@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ._operators import Operator, Product, Rectangle, Region, narrow
+from ._operators import Operator, Product, Rectangle, Region, moved, narrow
 
 CONVOLVE = (F.conv1d, F.conv2d, F.conv3d)
 ADJOINT = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
@@ -83,8 +83,8 @@ class Conv(Operator):
                 shift, steps = tap - self.padding[0][0], v.shape[-1]
                 times = range(max(0, -shift), min(steps, steps - shift))
                 if times:
-                    past = range(times.start + shift, times.stop + shift)
-                    part.select(-1, tap).add_((narrow(v, -1, times) @ narrow(z, -1, past).mT).sum(0))
+                    past = narrow(z, -1, moved(times, shift))
+                    part.select(-1, tap).add_((narrow(v, -1, times) @ past.mT).sum(0))
             return
         column = eager and _column_is_faster(z)
 

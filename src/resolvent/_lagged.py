@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._C._functorch import is_legacy_batchedtensor
 
-from ._operators import Operator, Product, Rectangle, Region, add_product, multiply, narrow
+from ._operators import Operator, Product, Rectangle, Region, add_product, moved, multiply, narrow
 
 GROUP = 4  # lags that share a matrix product, in a long past: z is copied so many times, and a sum so much shorter
 FEW = 2**14  # rows of all lags up to which each lag has a product of its own, to fill a GPU
@@ -68,7 +68,7 @@ class Lagged(Operator):
                 )
                 if times:
                     y_part = self.part(y, Region(times, to.channels))
-                    z_part = self.part(z, Region(_shift(times, -shift), source.channels))
+                    z_part = self.part(z, Region(moved(times, -shift), source.channels))
                     if len(times) == 1:
                         y_part, z_part = y_part.squeeze(-2), z_part.squeeze(-2)
                     rectangle = narrow(narrow(W.select(-3, lag), -2, to.channels), -1, source.channels)
@@ -88,9 +88,8 @@ class Lagged(Operator):
         batch, steps, n = z.shape
         W = (weight if transposed else weight.flip(0).mT.contiguous()).view(-1, n)  # [(lag, in), out] in order of time
         reach, margin, sample, row = self.lags + GROUP, most_times + GROUP, GROUP * n, batch * GROUP * n
-        length = min(
-            steps, 2 * (reach + most_times)
-        )  # that has windows; beyond it, they begin anew with what is reached
+        # so many steps have windows; beyond them, windows begin anew with those that are reached
+        length = min(steps, 2 * (reach + most_times))
         begin = steps - length if transposed else 0
         windows = z.new_zeros(length + 2 * margin, batch, GROUP, n)  # at margin + t - begin, that of the steps up to t
         solved = range(steps, steps) if transposed else range(0)
@@ -110,8 +109,8 @@ class Lagged(Operator):
                 )
                 into.copy_(narrow(z, -2, new).unsqueeze(2))
                 solved = range(new.start, solved.stop) if transposed else range(solved.start, new.stop)
-            reached = range(steps - times.start if transposed else times.stop)  # lags at which some time finds a step
-            lags = lags[: len(reached) - lags.start]
+            reached = steps - times.start if transposed else times.stop  # from this lag on, no time finds a step
+            lags = lags[: reached - lags.start]
             joined = 1 if len(lags) * len(times) * batch < FEW else GROUP
             count, rest = divmod(len(lags), joined)
             part = narrow(y, -2, times).transpose(0, 1)
@@ -139,7 +138,7 @@ class Lagged(Operator):
             times = range(lag, self.time_steps(v))
             if times:
                 v_rows = _merge(self.part(v, Region(times, to)).contiguous(), -3)
-                z_rows = _merge(self.part(z, Region(_shift(times, -lag), source)).contiguous(), -3)
+                z_rows = _merge(self.part(z, Region(moved(times, -lag), source)).contiguous(), -3)
                 add_product(narrow(narrow(Q.select(-3, lag), -2, to), -1, source), v_rows.mT, z_rows)
 
     def block(self, weight: Tensor, z: Tensor, to: Region, source: Region, lags: Sequence[int]) -> Tensor:
@@ -187,7 +186,3 @@ def _folded_product(a: Tensor, b: Tensor, channels: int) -> Tensor:
         torch.matmul(a, b, out=windows[..., :entries])
     rows = narrow(rows, -2, range(steps * (length - 1)))
     return rows.view(*batch, steps, length - 1, channels).sum(-3)
-
-
-def _shift(part: range, by: int) -> range:
-    return range(part.start + by, part.stop + by)

@@ -142,6 +142,10 @@ def narrow(x: Tensor, axis: int, part: range) -> Tensor:
     return x.narrow(axis, part.start, len(part))
 
 
+def moved(part: range, by: int) -> range:
+    return range(part.start + by, part.stop + by)
+
+
 def add_product(out: Tensor, a: Tensor, b: Tensor, fresh: bool = False) -> None:
     """out += a b or, where it is fresh, out = a b; without a copy of the product where the library can do so."""
     if fresh:

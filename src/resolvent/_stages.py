@@ -157,8 +157,8 @@ def schedule_of(
         return [*first, len(sources) - len(others), len(sources)]
 
     # lags at which the past of a chunk is a `Past`; of 16 bits, it would round the sums of its groups of lags
-    chunked = not (whole or half or plan.chunk == plan.connections.time_block)
-    far_lags = long if chunked and all(all(map(all, matrices[lag])) for lag in long) else range(0)
+    far_lags = range(0) if whole or half or plan.chunk == plan.connections.time_block else long
+    far_lags = far_lags if all(all(map(all, matrices[lag])) for lag in far_lags) else range(0)
     span = SPAN * plan.chunk
     solving = together = range(0)  # the chunk, and the span of chunks, whose past has been brought
     steps: list[tuple[range | Product | Past, bool]] = []
