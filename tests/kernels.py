@@ -16,7 +16,7 @@ MARKS = [
 ]
 
 
-def check(machine, time_steps=None, history=0, lengths=None, batch=3):
+def check(machine, time_steps=None, history=0, lengths=None, batch=2):
     torch.manual_seed(0)
     n = machine.partition.total
     machine = randomize(machine.to(DEVICE, torch.float32)).requires_grad_(False)
@@ -50,3 +50,21 @@ def same(*arguments):
     actual = _triton.sweep(*arguments)
     assert_same(dict(zip("yz", actual, strict=True)), dict(zip("yz", expected, strict=True)))
     return expected
+
+
+def launches_of(monkeypatch):
+    """What sweeps are launched with from now on."""
+    used, made = [], _triton._launches
+
+    def launches(*arguments):
+        used.append(made(*arguments))
+        return used[-1]
+
+    monkeypatch.setattr(_triton, "_launches", launches)
+    return used
+
+
+def constants(launches):
+    """Those of the kernel, by their names."""
+    names = _triton.sweep_kernel.arg_names[-len(launches.constants) :]
+    return dict(zip(names, launches.constants, strict=True))

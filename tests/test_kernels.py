@@ -12,7 +12,7 @@ import torch
 from cases import cases, outputs_and_gradients, randomize
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kernels import DEVICE, MARKS, _triton, check, same
+from kernels import DEVICE, MARKS, _triton, check, constants, launches_of, same
 from tolerance import assert_same
 from torch.testing import assert_close
 
@@ -176,6 +176,24 @@ def test_narrow_blocks_are_solved_in_groups(sizes, stages, batch, monkeypatch):
     assert len(schedule.stages) == stages
 
 
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+def test_single_channels_that_fill_their_groups(monkeypatch):
+    """An infinite z and weights that are not read leave alone what they do not feed, as a sum of all would not."""
+    monkeypatch.setattr(_stages, "_window", lambda *_: 16)
+    used = launches_of(monkeypatch)
+    machine = rv.DenseMachine((1,) * 32, "elu")
+    check(machine)
+    assert all(constants(launches)["SINGLE"] for launches in used)
+    unread = ~machine.operator.mask(machine.connections.expand(machine.partition))
+    machine.weight.masked_fill_(unread.to(DEVICE), torch.nan)
+    y0 = torch.randn(1, 32, device=DEVICE)
+    y0[0, 21] = torch.inf
+    plan = machine._plan(y0)
+    for way, sigma in ((plan, machine.activation), (plan.dual, torch.ones_like(y0))):
+        arguments = (machine.operator, way, sigma, machine.weight, y0, None, None)
+        assert_close(_triton.sweep(*arguments), _sweep._step_by_step(*arguments), equal_nan=True)
+
+
 def test_mixed_activations_and_some_connections():
     connections = torch.tensor([[0, 0, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0], [1, 0, 1, 0]], dtype=torch.bool)
     check(rv.DenseMachine((2, 3, 1, 2), ["identity", "relu", "sin", "silu"], connections=connections))
@@ -194,11 +212,9 @@ def test_windows_and_products_between_them(sizes, monkeypatch):
 def test_tiles_of_windows_are_full_or_masked(sizes, window, even, monkeypatch):
     monkeypatch.setattr(_stages, "_window", lambda *_: window)
     monkeypatch.setattr(_triton, "PROGRAMS", 4)
-    used, made = [], _triton._launches
-    monkeypatch.setattr(_triton, "_launches", lambda *args: used.append(made(*args)) or used[-1])
+    used = launches_of(monkeypatch)
     check(rv.DenseMachine(sizes, "tanh"), batch=17)
-    constants = dict(zip(_triton.sweep_kernel.arg_names[-len(used[0].constants) :], used[0].constants, strict=True))
-    assert (constants["K_TILE"], constants["EVEN"]) == (64, even)
+    assert (constants(used[0])["K_TILE"], constants(used[0])["EVEN"]) == (64, even)
 
 
 def test_narrow_blocks_read_no_further_than_the_weight():
@@ -239,7 +255,7 @@ def test_where_sigma_is_zero_an_infinite_y_adds_nothing():
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_and_slopes(name):
-    check(rv.DenseMachine((8, 8), name))
+    check(rv.DenseMachine((9, 9), name))
 
 
 def test_many_samples():

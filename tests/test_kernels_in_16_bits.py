@@ -6,18 +6,14 @@ Without a GPU they are interpreted.
 import pytest
 import torch
 from cases import randomize, read_part
+from kernels import DEVICE, MARKS, _triton, launches_of
 from tolerance import assert_near
 
 import resolvent as rv
 from resolvent import _stages, _sweep
 from resolvent._activation import Slope
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-_triton = pytest.importorskip("resolvent._triton")
-pytestmark = [
-    pytest.mark.unchecked,  # run-time type checks would rewrite the kernel
-    pytest.mark.usefixtures("uninitialized_memory_is_nan", "schedules_of_their_own"),
-]
+pytestmark = MARKS
 
 
 def check(machine, batch):
@@ -80,9 +76,7 @@ def test_equal_blocks_share_a_stage(sizes, window, activations, missing, widest,
 )
 def test_blocks_of_the_width_that_most_channels_have_share_a_stage(sizes, batch, grouped, monkeypatch):
     """Unless there are more narrow ones."""
-    used = []
-    launches = _triton._launches
-    monkeypatch.setattr(_triton, "_launches", lambda *arguments: used.append(launches(*arguments)) or used[-1])
+    used = launches_of(monkeypatch)
     machine = rv.DenseMachine(sizes, "tanh", device=DEVICE, dtype=torch.float16).requires_grad_(False)
     y0 = torch.zeros(batch, sum(sizes), device=DEVICE, dtype=torch.float16)
     _triton.sweep(machine.operator, machine._plan_at(1, 0), machine.activation, machine.weight, y0, None, None)

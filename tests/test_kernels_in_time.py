@@ -54,7 +54,7 @@ def test_many_lags_are_products_over_chunks(time_block, span, lags, steps, histo
         products = [s for s, _ in _stages.schedule_of(way, machine.activation.codes).steps if not isinstance(s, range)]
         assert all(isinstance(step, _stages.Past) for step in products)
         assert len({len(step.lags) for step in products}) > 1  # the longer lags, and the others
-    check(machine, steps + history, history=history)
+    check(machine, steps + history, history=history, batch=3)
 
 
 @pytest.mark.parametrize("few", [0, _lagged.FEW])
@@ -106,7 +106,7 @@ def test_history(time_block):
 
 
 def test_lengths():
-    check(rv.RecurrentMachine((2, 3, 1), "sigmoid", lags=2), 4, lengths=[4, 0, 2])
+    check(rv.RecurrentMachine((2, 3, 1), "sigmoid", lags=2), 4, lengths=[4, 0, 2], batch=3)
 
 
 def test_no_steps_after_a_history():
