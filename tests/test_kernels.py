@@ -177,13 +177,14 @@ def test_narrow_blocks_are_solved_in_groups(sizes, stages, batch, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
-def test_single_channels_that_fill_their_groups(monkeypatch):
+@pytest.mark.parametrize("width", [1, 2, 4])
+def test_blocks_that_fill_panels_and_groups(width, monkeypatch):
     """An infinite z and weights that are not read leave alone what they do not feed, as a sum of all would not."""
     monkeypatch.setattr(_stages, "_window", lambda *_: 16)
     used = launches_of(monkeypatch)
-    machine = rv.DenseMachine((1,) * 32, "elu")
+    machine = rv.DenseMachine((width,) * (32 // width), "elu")
     check(machine)
-    assert all(constants(launches)["SINGLE"] for launches in used)
+    assert all(constants(launches)["WIDTH"] == width for launches in used)
     unread = ~machine.operator.mask(machine.connections.expand(machine.partition))
     machine.weight.masked_fill_(unread.to(DEVICE), torch.nan)
     y0 = torch.randn(1, 32, device=DEVICE)

@@ -53,12 +53,12 @@ def _columns(x, TRANSPOSED: tl.constexpr):
 
 
 @triton.jit
-def _fed(y, z, W, edge, c, SINGLE: tl.constexpr, TRANSPOSED: tl.constexpr):
+def _fed(y, z, W, edge, c, WIDTH: tl.constexpr, TRANSPOSED: tl.constexpr):
     """y with what channel c brings, where its block feeds it: an infinite z leaves alone what it does not feed.
 
-    Of single channels, what they do not feed is solved already, so that it does not matter.
+    Where blocks do not reach over panels, other panels are fed by all of one, or are solved and may become anything.
     """
-    return y + z * W if SINGLE else tl.where(edge <= c if TRANSPOSED else edge > c, y + z * W, y)
+    return y + z * W if WIDTH else tl.where(edge <= c if TRANSPOSED else edge > c, y + z * W, y)
 
 
 @triton.jit
@@ -83,7 +83,7 @@ def _narrow(
     code,
     SOURCE: tl.constexpr,
     EVEN: tl.constexpr,
-    SINGLE: tl.constexpr,
+    WIDTH: tl.constexpr,
     TRANSPOSED: tl.constexpr,
     SIGMA: tl.constexpr,
     CODES: tl.constexpr,
@@ -95,22 +95,22 @@ def _narrow(
 
     What a channel feeds are columns of later blocks or, for the dual, of earlier ones. A thread has panels of four
     neighbouring columns, in which no value has to travel: all are solved at once, and one of them, in turn, is right.
-    Of full groups, four panels share a turn of the loop, and what it waits for.
+    In full groups of blocks that all have a width that divides a panel, four panels share a turn of the loop.
     """
-    panels_at_once: tl.constexpr = tl.constexpr(4 if SINGLE else 1)
+    panels_at_once: tl.constexpr = tl.constexpr(4 if WIDTH else 1)
     sums = _columns(total, TRANSPOSED)
     edge = _columns(edge, TRANSPOSED)
     slope = _columns(at_point, TRANSPOSED) if SIGMA >= 2 else sums
     shift = _columns(z_shift, TRANSPOSED) if HAS_Z0 else sums
     keep = _columns(kept.to(tl.int32), TRANSPOSED) if SILENT else sums
-    y = sums  # as they are when their turn comes
+    y = sums  # as they are when their turn comes, after which they become anything
     panel = tl.arange(0, total.shape[1] // 4)[None, :]
     step = -1 if TRANSPOSED else 1
     panels = tl.cdiv(end - begin, 4)
     turn = panels - 1 if TRANSPOSED else 0
     first = begin + turn * 4 + (3 if TRANSPOSED else 0)
     at_row = W_group + first * SOURCE
-    for _ in tl.range(0, panels // panels_at_once, num_stages=3 if SINGLE else 4):
+    for _ in tl.range(0, panels // panels_at_once, num_stages=3 if WIDTH else 4):
         for p in tl.static_range(panels_at_once):
             W = ()
             for j in tl.static_range(4):
@@ -121,8 +121,8 @@ def _narrow(
             z = ()
             for j in tl.static_range(4):
                 new = sums[j]
-                for h in tl.static_range(j):
-                    new = _fed(new, z[h], W[h][j], edge[j], first + h * step, SINGLE, TRANSPOSED)
+                for h in tl.static_range(j // WIDTH * WIDTH if WIDTH else j):
+                    new = _fed(new, z[h], W[h][j], edge[j], first + h * step, WIDTH, TRANSPOSED)
                 y_turn += (tl.where(panel == turn, new, y[j]),)
                 new = _z(new, slope[j], shift[j], keep[j] != 0, code, SIGMA, CODES, SILENT, HAS_Z0, dtype)
                 z += (new.to(tl.float32),)
@@ -131,11 +131,13 @@ def _narrow(
                 z_j = tl.gather(z[j], tl.zeros((total.shape[0], 1), tl.int32) + turn, 1)
                 fed = ()
                 for k in tl.static_range(4):
-                    fed += (_fed(sums[k], z_j, W[j][k], edge[k], first + j * step, SINGLE, TRANSPOSED),)
+                    fed += (_fed(sums[k], z_j, W[j][k], edge[k], first + j * step, WIDTH, TRANSPOSED),)
                 sums = fed
             turn += step
             first += 4 * step
         at_row += panels_at_once * 4 * step * SOURCE
+    if not WIDTH:
+        y = sums
     if TRANSPOSED:
         y = (y[3], y[2], y[1], y[0])
     return tl.reshape(tl.join(tl.join(y[0], y[2]), tl.join(y[1], y[3])), total.shape)
@@ -188,7 +190,7 @@ def sweep_kernel(
     EVEN: tl.constexpr,
     VAST: tl.constexpr,
     GROUPED: tl.constexpr,
-    SINGLE: tl.constexpr,
+    WIDTH: tl.constexpr,
     DOT: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
@@ -316,7 +318,7 @@ def sweep_kernel(
                     code,
                     SOURCE,
                     EVEN,
-                    SINGLE,
+                    WIDTH,
                     TRANSPOSED,
                     SIGMA,
                     CODES,

@@ -194,9 +194,9 @@ def _launches(
     fewest = 8 if dtype == torch.float32 and precision == "ieee" else 16  # IEEE float32 has no matrix instructions
     rows = max(rows, fewest) if dot else 1
     added = not all(isinstance(step, range) for step, _ in schedule.steps)
-    single = max(plan.partition.sizes) == 1
-    # stages of windows pull from hundreds of channels; beside the chain of single ones, 32 at a time are faster
-    deep = half or (added and isinstance(operator, Dense) and not single)
+    in_panels = plan.partition.sizes[0] if set(plan.partition.sizes) in ({1}, {2}, {4}) else 0  # the width of blocks
+    # stages of windows pull from hundreds of channels; beside the chain of narrow blocks, 32 at a time are faster
+    deep = half or (added and isinstance(operator, Dense) and not in_panels)
     depth = min(256, (64 if deep else 32) if dot else 8192 // (rows * width))
     used = 0
     for code in codes:
@@ -226,10 +226,9 @@ def _launches(
     unit, vast = schedule.unit, rows * positions * n >= VAST
     even = all((s[3] - s[2]) * unit == width for s in schedule.stages)
     even = even and not any((stop - start) * unit % depth for _, start, stop in schedule.sources)
-    single = single and even
     silent = inside or any(s[5] < 0 for s in schedule.stages)
     constants += (mode, used, known, inside, silent, span, rows, width, depth, even, vast)
-    constants += (schedule.grouped, single, dot, precision)
+    constants += (schedule.grouped, in_panels if even else 0, dot, precision)
     # where each channel's block begins or, for the dual, ends
     edges = [b.stop if plan.transposed else b.start for b in plan.partition.blocks for _ in range(b.start, b.stop)]
     unused = [0] * FIELDS.value  # read as the one after the last
