@@ -118,8 +118,8 @@ def test_tanh_is_exact_to_a_few_numbers_of_every_size_in_32_bits():
 
 def test_places_in_64_bits_give_the_same(monkeypatch):
     monkeypatch.setattr(_triton, "VAST", 1)
-    monkeypatch.setattr(_triton, "PROGRAMS", 4)
-    check(rv.RecurrentMachine((2, 3), "tanh", lags=2), 3, batch=17)
+    monkeypatch.setattr(_triton, "PROGRAMS", 2)
+    check(rv.RecurrentMachine((2, 3), "tanh", lags=2), 3, batch=5)
 
 
 @pytest.mark.parametrize("case", ["dense", "conv", "recurrent"])
@@ -257,13 +257,6 @@ def test_where_sigma_is_zero_an_infinite_y_adds_nothing():
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_and_slopes(name):
     check(rv.DenseMachine((9, 9), name))
-
-
-def test_many_samples():
-    """More than one program, and more than one sample in each."""
-    machine = rv.DenseMachine((5, 4), "tanh", device=DEVICE).requires_grad_(False)
-    y0 = torch.randn(600, 9, device=DEVICE)
-    same(machine.operator, machine._plan(y0), machine.activation, machine.weight, y0, None, None)
 
 
 def test_no_samples():

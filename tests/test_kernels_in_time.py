@@ -106,7 +106,7 @@ def test_history(time_block):
 
 
 def test_lengths():
-    check(rv.RecurrentMachine((2, 3, 1), "sigmoid", lags=2), 4, lengths=[4, 0, 2], batch=3)
+    check(rv.RecurrentMachine((2, 1), "sigmoid", lags=2), 3, lengths=[3, 0, 2], batch=3)
 
 
 def test_no_steps_after_a_history():
