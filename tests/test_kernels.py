@@ -109,11 +109,13 @@ threading.Thread(target=late).start()
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
 def test_tanh_is_exact_to_a_few_numbers_of_every_size_in_32_bits():
     y0 = torch.logspace(-37, 38, 2**14, device=DEVICE)
-    y0 = torch.cat([y0, torch.linspace(0, 2, 2**14, device=DEVICE)]).reshape(-1, 16)
+    y0 = torch.cat([y0, *(torch.linspace(*ends, 2**14, device=DEVICE) for ends in ((0, 2), (7, 9)))]).reshape(-1, 16)
     y0 = torch.cat([y0, -y0])
     machine = rv.DenseMachine((16,), "tanh", bias=False, device=DEVICE).requires_grad_(False)
     _, z = _triton.sweep(machine.operator, machine._plan(y0), machine.activation, machine.weight, y0, None, None)
     assert_close(z.double(), torch.tanh(y0.double()), rtol=7e-7, atol=0)
+    assert (z.abs() <= 1).all()
+    assert (z[y0.abs() > 8.4].abs() == 1).all()
 
 
 def test_places_in_64_bits_give_the_same(monkeypatch):
@@ -180,15 +182,16 @@ def test_narrow_blocks_are_solved_in_groups(sizes, stages, batch, monkeypatch):
 @pytest.mark.parametrize("width", [1, 2, 4])
 def test_blocks_that_fill_panels_and_groups(width, monkeypatch):
     """An infinite z and weights that are not read leave alone what they do not feed, as a sum of all would not."""
-    monkeypatch.setattr(_stages, "_window", lambda *_: 16)
+    monkeypatch.setattr(_stages, "GROUP", 32)
+    monkeypatch.setattr(_triton, "PROGRAMS", 1)
     used = launches_of(monkeypatch)
-    machine = rv.DenseMachine((width,) * (32 // width), "elu")
-    check(machine)
+    machine = rv.DenseMachine((width,) * (64 // width), "elu")
+    check(machine, batch=5)
     assert all(constants(launches)["WIDTH"] == width for launches in used)
     unread = ~machine.operator.mask(machine.connections.expand(machine.partition))
     machine.weight.masked_fill_(unread.to(DEVICE), torch.nan)
-    y0 = torch.randn(1, 32, device=DEVICE)
-    y0[0, 21] = torch.inf
+    y0 = torch.randn(5, 64, device=DEVICE)
+    y0[1, 21] = torch.inf
     plan = machine._plan(y0)
     for way, sigma in ((plan, machine.activation), (plan.dual, torch.ones_like(y0))):
         arguments = (machine.operator, way, sigma, machine.weight, y0, None, None)
@@ -256,7 +259,7 @@ def test_where_sigma_is_zero_an_infinite_y_adds_nothing():
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_and_slopes(name):
-    check(rv.DenseMachine((9, 9), name))
+    check(rv.DenseMachine((9, 2, 1), name))  # of which the last two are a group
 
 
 def test_no_samples():

@@ -8,13 +8,13 @@ import triton.language as tl
 
 @triton.jit
 def _tanh(x):
-    # x P(x²) / Q(x²), within 3e-8 of tanh up to 8.3, where it is 1 but for rounding. No exponential is waited for, and
-    # 1 / Q is the square of a reciprocal root: a division takes longer, since it checks its range first.
+    # x P(x²) / Q(x²), within 3e-8 of tanh up to 8.3, and beyond it x / 8.3, of which ±1 remains: |tanh| > 1 would be
+    # outside of what atanh and log(1 - z²) know. No exponential is waited for, and 1 / Q is the square of a reciprocal
+    # root: a division takes longer, since it checks its range first.
     q = tl.minimum(x * x, 68.89)
-    x = tl.clamp(x, -8.3, 8.3, propagate_nan=tl.PropagateNan.ALL)
     P = 1 + q * (0.129644632 + q * (0.00296963472 + q * (9.72075577e-06 + q * (q * 2.19740563e-11 - 1.41787613e-08))))
     r = tl.rsqrt(1 + q * (0.462977797 + q * (0.0239625257 + q * 0.000234900013)))
-    return x * P * (r * r)
+    return tl.clamp(x * P * (r * r), -1.0, 1.0, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
