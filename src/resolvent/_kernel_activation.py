@@ -1,4 +1,4 @@
-"""σ beside σ', inside of kernels for GPUs."""
+"""σ beside σ', and z = σ(y) + z0, inside of kernels for GPUs."""
 
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
 
@@ -97,3 +97,31 @@ def sigma(x, value, code, SLOPE: tl.constexpr, CODES: tl.constexpr, KNOWN: tl.co
             new = _slope(x, value, KNOWN, c) if SLOPE else _activate(x, c)
             out = new if (1 << c) == CODES else tl.where(code == c, new, out)
     return out
+
+
+@triton.jit
+def z_of(
+    y,
+    slope,
+    shift,
+    kept,
+    code,
+    SIGMA: tl.constexpr,
+    CODES: tl.constexpr,
+    SILENT: tl.constexpr,
+    HAS_Z0: tl.constexpr,
+    dtype: tl.constexpr,
+):
+    """z = σ(y) + z0, of y as it is stored and as z will be."""
+    y = y.to(dtype).to(tl.float32)
+    if SIGMA == 0:
+        s = tl.zeros_like(y)
+    elif SIGMA == 1:
+        s = sigma(y, y, code, False, CODES, False)
+    else:
+        s = slope * y
+    if SILENT:
+        s = tl.where(kept, s, 0)
+    if HAS_Z0:
+        s += shift
+    return s.to(dtype)
