@@ -38,13 +38,14 @@ def main() -> None:
     rows = []
     for against, size, build, shape in track([(a, *row) for a, sweep in SWEEPS.items() for row in sweep], "measuring"):
         machine = build(bias=False, device=device)
-        columns = dict(passes(machine, torch.randn(shape, device=device)))
+        (columns,) = passes(machine, torch.randn(shape, device=device))
         read = int(machine.operator.mask(machine.connections.expand(machine.partition)).sum())
         samples = shape[0] * (shape[1] if len(shape) == 3 else 1)
         row = {"against": against, "size": size, "multiply-adds of one pass": read * samples}
-        for column, function in columns.items():
+        for function in columns.values():
             function()
-            row[f"{column} (µs)"] = round(timed(function, cuda, 0.2)[1], 1)
+        times = timed(list(columns.values()), cuda, 0.2)
+        row |= {f"{column} (µs)": round(median, 1) for column, (_, median, _) in zip(columns, times, strict=True)}
         where = {"device": name, "python": platform.python_version(), "torch": torch.__version__}
         rows.append(row | where)
     arguments.out.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ import csv
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ except ImportError:
     jax = loop_in_jax = None
 
 COLUMNS = ("forward", "backward to inputs", "forward + full backward")
+Columns = Iterator[dict[str, Callable[[], Any]]]
+"""What a program is timed by: those of one dictionary in turns, and each dictionary before the next one is made."""
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 0.1}
 
 
@@ -42,10 +44,13 @@ class WrongAnswer(ValueError):
     """For which no time is reported."""
 
 
-def timed(function: Callable[[], Any], cuda: bool, seconds: float) -> tuple[float, float, float]:
-    """First quartile, median and third quartile of one call, in microseconds."""
+def timed(functions: Sequence[Callable[[], Any]], cuda: bool, seconds: float) -> list[tuple[float, float, float]]:
+    """First quartile, median and third quartile of one call of each, in microseconds.
 
-    def batch(calls: int) -> float:
+    They take turns, so that their ratio is one of times in which the processor had the same speed.
+    """
+
+    def batch(function: Callable[[], Any], calls: int) -> float:
         if cuda:
             torch.cuda.synchronize()
         start = time.perf_counter()
@@ -55,17 +60,15 @@ def timed(function: Callable[[], Any], cuda: bool, seconds: float) -> tuple[floa
             torch.cuda.synchronize()
         return (time.perf_counter() - start) / calls
 
-    calls = max(1, min(1000, int(seconds / 20 / max(batch(1), 1e-7))))
-    samples, end = [], time.perf_counter() + seconds
+    calls = [max(1, min(1000, int(seconds / 20 / max(batch(function, 1), 1e-7)))) for function in functions]
+    samples, end = [], time.perf_counter() + seconds * len(functions)
     while len(samples) < 3 or (time.perf_counter() < end and len(samples) < 100):
-        samples.append(batch(calls))
-    q1, median, q3 = (torch.tensor(samples).quantile(torch.tensor([0.25, 0.5, 0.75])) * 1e6).tolist()
-    return q1, median, q3
+        samples.append([batch(*turn) for turn in zip(functions, calls, strict=True)])
+    quartiles = torch.tensor(samples).quantile(torch.tensor([0.25, 0.5, 0.75]), dim=0) * 1e6
+    return [(q1, median, q3) for q1, median, q3 in quartiles.T.tolist()]
 
 
-def through_autograd(
-    function: Callable[..., Tensor], y0: Tensor, weights: list[Tensor]
-) -> Iterator[tuple[str, Callable[[], Any]]]:
+def through_autograd(function: Callable[..., Tensor], y0: Tensor, weights: list[Tensor]) -> Columns:
     """The three columns of a program that autograd differentiates; `forward` runs without a graph.
 
     The last one gives the weights' gradients, here and below.
@@ -74,19 +77,20 @@ def through_autograd(
     seed = torch.ones_like(y0)
     for weight in weights:
         weight.requires_grad_(False)
-    yield "forward", lambda: function(y0, weights)
+    yield {"forward": lambda: function(y0, weights)}  # which in CUDA graphs would take the memory of what follows
     to_inputs = function(x, weights)
-    yield "backward to inputs", lambda: torch.autograd.grad(to_inputs, x, seed, retain_graph=True)
+    yield {"backward to inputs": lambda: torch.autograd.grad(to_inputs, x, seed, retain_graph=True)}
     for weight in weights:
         weight.requires_grad_(True)
     torch._dynamo.reset()  # what PyTorch 2.11 has compiled would go on without the gradients of a module's weights
-    yield (
-        "forward + full backward",
-        lambda: torch.autograd.grad(function(x, weights), [x, *weights], seed, materialize_grads=True)[1:],
-    )
+    yield {
+        "forward + full backward": lambda: torch.autograd.grad(
+            function(x, weights), [x, *weights], seed, materialize_grads=True
+        )[1:]
+    }
 
 
-def passes(machine: Any, y0: Tensor) -> Iterator[tuple[str, Callable[[], Any]]]:
+def passes(machine: Any, y0: Tensor) -> Columns:
     """The three columns by `solve`, `dual` and `weight_cotangent`, without autograd."""
     seed = torch.ones_like(y0)
     machine.requires_grad_(False)
@@ -97,12 +101,14 @@ def passes(machine: Any, y0: Tensor) -> Iterator[tuple[str, Callable[[], Any]]]:
         _, v = machine.dual(y, z).solve(seed)
         return [machine.weight_cotangent(v, z)]
 
-    yield "forward", lambda: machine.solve(y0)
-    yield "backward to inputs", lambda: machine.dual(y, z).solve(seed)
-    yield "forward + full backward", both
+    yield {
+        "forward": lambda: machine.solve(y0),
+        "backward to inputs": lambda: machine.dual(y, z).solve(seed),
+        "forward + full backward": both,
+    }
 
 
-def by_jax(machine: Any, y0: Tensor, weights: list[Tensor]) -> Iterator[tuple[str, Callable[[], Any]]]:
+def by_jax(machine: Any, y0: Tensor, weights: list[Tensor]) -> Columns:
     """Forward, and forward with full backward; JAX has no backward pass of its own to call."""
     run = loop_in_jax(machine)
     dtype = str(y0.dtype).removeprefix("torch.")
@@ -117,11 +123,13 @@ def by_jax(machine: Any, y0: Tensor, weights: list[Tensor]) -> Iterator[tuple[st
         return z, pull(jax.numpy.ones_like(z))
 
     forward, both = jax.jit(run), jax.jit(differentiate)
-    yield "forward", lambda: jax.block_until_ready(forward(x, Ws))
-    yield "forward + full backward", lambda: jax.block_until_ready(both(x, Ws))[1][1]
+    yield {
+        "forward": lambda: jax.block_until_ready(forward(x, Ws)),
+        "forward + full backward": lambda: jax.block_until_ready(both(x, Ws))[1][1],
+    }
 
 
-def programs(machine: Any, y0: Tensor, compiled: int) -> Iterator[tuple[str, Callable[[], Any]]]:
+def programs(machine: Any, y0: Tensor, compiled: int) -> Iterator[tuple[str, Callable[[], Iterable]]]:
     """Each program's name and its columns, built when asked for."""
 
     def call(x: Tensor, _: list[Tensor]) -> Tensor:
@@ -147,7 +155,7 @@ def programs(machine: Any, y0: Tensor, compiled: int) -> Iterator[tuple[str, Cal
     if jax is not None and unrolled <= (100 if compiled else 20):  # beyond, compiling takes long
         yield "loop in jax.jit", lambda: by_jax(machine, y0, weights)
     yield "layer", lambda: through_autograd(*layer(machine, y0))
-    yield "limit", lambda: [("forward", limit(machine, y0))]
+    yield "limit", lambda: [{"forward": limit(machine, y0)}]
 
 
 class Peak:
@@ -200,28 +208,27 @@ def measure(case: Case, dtype: torch.dtype, device: str, seconds: float, compile
     y0 = torch.randn(case.shape, device=device, dtype=dtype)
     residual = check(machine, y0)
     with torch.no_grad():
-        *_, (_, passed) = passes(machine, y0)
-        expected = norm(passed())
+        (columns,) = passes(machine, y0)
+        expected = norm(columns[COLUMNS[-1]]())
     for program, build in programs(machine, y0, compiled):
         row: dict[str, Any] = {"case": case.name, "dtype": str(dtype).removeprefix("torch."), "program": program}
         row["residual"] = f"{residual:.1e}"
         if residual <= TOLERANCE[dtype]:
             try:
                 torch._dynamo.reset()
-                for column, function in build():
-                    if column == COLUMNS[-1] and program != "layer":
-                        verify(function(), expected, dtype)
-                    else:
+                for columns in build():
+                    for column, function in columns.items():
+                        if column == COLUMNS[-1] and program != "layer":
+                            verify(function(), expected, dtype)
+                        else:
+                            function()
+                        peak = Peak(device == "cuda")
                         function()
-                    peak = Peak(device == "cuda")
-                    function()
-                    row[f"{column} peak (MiB)"] = peak.mebibytes()
-                    q1, median, q3 = timed(function, device == "cuda", seconds)
-                    row |= {
-                        f"{column} (µs)": round(median, 1),
-                        f"{column} q1": round(q1, 1),
-                        f"{column} q3": round(q3, 1),
-                    }
+                        row[f"{column} peak (MiB)"] = peak.mebibytes()
+                    times = timed(list(columns.values()), device == "cuda", seconds)
+                    for column, quartiles in zip(columns, times, strict=True):
+                        names = (f"{column} q1", f"{column} (µs)", f"{column} q3")
+                        row |= {name: round(t, 1) for name, t in zip(names, quartiles, strict=True)}
                 if "backward to inputs (µs)" in row:
                     row["ratio"] = round(row["backward to inputs (µs)"] / row["forward (µs)"], 3)
             except WrongAnswer as error:
