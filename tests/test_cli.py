@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -163,6 +164,14 @@ def test_bench_measures_and_draws(command, tmp_path):
     assert min(rows["forward (µs)"]) > 0
     assert max(rows["residual"]) < 1e-4
     assert {path.name for path in (tmp_path / "results").iterdir()} == {"cpu-quick.csv", "runtimes.svg", "ratios.svg"}
+
+
+def test_what_is_timed_together_takes_turns():
+    called = []
+    times = _run.timed([lambda: called.append("forward"), lambda: called.append("backward")], False, 0)
+    turns = [name for name, _ in groupby(called)]
+    assert turns == ["forward", "backward"] * 4  # one to see how long a call takes, and three that are timed
+    assert all(0 < q1 <= median <= q3 for q1, median, q3 in times)
 
 
 def test_a_program_with_a_wrong_gradient_reports_no_time(monkeypatch):
