@@ -457,18 +457,28 @@ Index crew(double work, Index threads, Index pieces) {
     return threads < 1 ? 1 : threads;
 }
 
-constexpr Index KEPT = 1 << 22;  // entries of W's copy that stay: with a fresh one, 1,024 channels took 7 % longer
+constexpr Index KEPT = 1 << 22;
+
+// Memory for one call, whose first KEPT entries stay for the next one of the same thread and use: that of a fresh one
+// comes from the system page by page, which takes longer than small products.
+enum Use { COPY, LAST, PARTS };
+template <class T, Use use> struct Scratch {
+    std::unique_ptr<T[]> other;
+    T* data;
+    explicit Scratch(Index size) {
+        static thread_local std::vector<T> kept;
+        if (size > KEPT) other.reset(new T[size]);  // only what is used is ever written
+        else if (Index(kept.size()) < size) kept.resize(size);
+        data = other ? other.get() : kept.data();
+    }
+};
 
 template <class T> void sweep(const Program& f, const T* W, const Points<T>& p, Index batch, Index threads) {
-    static thread_local std::vector<T> kept;
-    std::unique_ptr<T[]> other;
-    if (!f.conv && !f.transposed) {
-        const Index size = f.lags * f.channels * f.channels;
-        if (size > KEPT) other.reset(new T[size]);  // only what is read is ever written
-        else if (Index(kept.size()) < size) kept.resize(size);
-        T* copy = other ? other.get() : kept.data();
-        transpose(f, W, copy);
-        W = copy;
+    const bool copied = !f.conv && !f.transposed;
+    const Scratch<T, COPY> copy(copied ? f.lags * f.channels * f.channels : 0);
+    if (copied) {
+        transpose(f, W, copy.data);
+        W = copy.data;
     }
     threads = crew(double(f.work) * batch, threads, batch);
     const auto part = f.conv ? sweep_conv<T> : sweep_lagged<T>;
@@ -498,8 +508,8 @@ template <class T> void cotangent(const Program& f, const T* v, const T* z, T* Q
     };
     std::vector<Task> tasks;
     for (const Rectangle* r = f.rectangle; r < f.rectangle + f.rectangles; r++)
-        for (Index lag = f.conv ? 0 : r->lag; lag < (f.conv ? f.taps : r->last_lag); lag++)
-            for (Index i = r->to_first; i < r->to_last; i += side)
+        for (Index i = r->to_first; i < r->to_last; i += side)
+            for (Index lag = f.conv ? 0 : r->lag; lag < (f.conv ? f.taps : r->last_lag); lag++)
                 tasks.push_back({r, lag, i, i + side < r->to_last ? i + side : r->to_last});
     threads = crew(double(f.work) * batch, threads, tasks.size());
     if (!f.conv) {
@@ -517,8 +527,9 @@ template <class T> void cotangent(const Program& f, const T* v, const T* z, T* Q
     }
     const Index rows = f.space[0] * f.space[1], length = f.space[2];
     const Border border(f);
-    std::vector<T> last(batch * border.plane * n);  // z with a border of zeros and channels last
-    std::vector<T> parts(tasks.size() * side * n);
+    const Index plane = border.plane * n;
+    const Scratch<T, LAST> last(batch * plane);  // z with a border of zeros and channels last
+    const Scratch<T, PARTS> parts(tasks.size() * side * n);
     const Index bytes = length * n * sizeof(T), rows_at_once = bytes < (1 << 18) ? (1 << 18) / bytes : 1;  // fit the cache
     std::vector<Tap> taps;
     for (Index b = 0; b < batch; b++)
@@ -526,8 +537,10 @@ template <class T> void cotangent(const Program& f, const T* v, const T* z, T* Q
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
 #pragma omp for
+        for (Index b = 0; b < batch; b++) memset(last.data + b * plane, 0, plane * sizeof(T));
+#pragma omp for
         for (Index i = 0; i < Index(taps.size()); i++) {
-            T* to = last.data() + taps[i].b + border.inner() * n;
+            T* to = last.data + taps[i].b + border.inner() * n;
             const T* from = z + taps[i].a;
             for (Index c = 0; c < n; c += 8)
                 for (Index x = 0; x < length; x++)
@@ -535,22 +548,25 @@ template <class T> void cotangent(const Program& f, const T* v, const T* z, T* Q
         }
         for (Index begin = 0; begin < Index(taps.size()); begin += rows_at_once) {
             const Index count = begin + rows_at_once < Index(taps.size()) ? rows_at_once : Index(taps.size()) - begin;
-#pragma omp for schedule(static)
+#pragma omp for schedule(dynamic)
             for (Index i = 0; i < Index(tasks.size()); i++) {
                 const Task& task = tasks[i];
-                multiply_add<T>(parts.data() + i * side * n, task.r->last - task.r->first,
+                if (!begin) memset(parts.data + i * side * n, 0, side * n * sizeof(T));
+                multiply_add<T>(parts.data + i * side * n, task.r->last - task.r->first,
                                 {v + task.first * f.area, f.area, 1},
-                                {last.data() + border.offsets[task.lag] * n + task.r->first, 0, n},
+                                {last.data + border.offsets[task.lag] * n + task.r->first, 0, n},
                                 task.last - task.first, task.r->last - task.r->first, length, taps.data() + begin, count);
             }
         }
-#pragma omp for schedule(static)
-        for (Index i = 0; i < Index(tasks.size()); i++) {
+#pragma omp for
+        for (Index i = 0; i < Index(tasks.size()); i += f.taps) {
             const Task& task = tasks[i];
             const Index first = task.r->first, inputs = task.r->last - first;
             for (Index o = task.first; o < task.last; o++)
                 for (Index c = 0; c < inputs; c++)
-                    Q[(o * n + first + c) * f.taps + task.lag] = parts[i * side * n + (o - task.first) * inputs + c];
+                    for (Index tap = 0; tap < f.taps; tap++)
+                        Q[(o * n + first + c) * f.taps + tap] =
+                            parts.data[(i + tap) * side * n + (o - task.first) * inputs + c];
         }
     }
 }
