@@ -399,6 +399,8 @@ template <class T> void transpose(const Program& f, const T* W, T* to) {
                 }
 }
 
+constexpr Index CACHE = 1 << 18;  // bytes that stay near a processor
+
 // The border of zeros that a convolution needs around space, and where each entry of the kernel reads in it.
 struct Border {
     Index before[3], size[3], plane;
@@ -426,9 +428,14 @@ template <class T> void sweep_conv(const Program& f, const T* W, const Points<T>
         T* plane = padded.data() + c * border.plane + border.inner();
         for (Index r = 0; r < rows; r++) memcpy(plane + border.row(f, r), z + c * f.area + r * length, length * sizeof(T));
     };
-    std::vector<Tap> taps(f.taps);
-    for (Index tap = 0; tap < f.taps; tap++) taps[tap] = {f.transposed ? f.taps - 1 - tap : tap, border.offsets[tap]};
-    const Index out = n * f.taps, in = f.taps;
+    const Index out = f.transposed ? f.taps : n * f.taps, in = f.transposed ? n * f.taps : f.taps;  // strides of W
+    // The innermost sum is over the sources; where W exceeds the cache, over a row of the kernel, which lies side by side.
+    const bool by_rows = n * n * f.taps * Index(sizeof(T)) > CACHE && f.kernel[2] > 1;
+    const Index side = by_rows ? f.kernel[2] : 1, each = by_rows ? f.taps / side : 0;  // taps for each source
+    std::vector<Tap> taps;
+    for (Index c = 0; c < (by_rows ? n : 1); c++)
+        for (Index tap = 0; tap < f.taps; tap += side)
+            taps.push_back({c * in + (f.transposed ? f.taps - 1 - tap : tap), c * border.plane + border.offsets[tap]});
     for (Index b = first; b < last; b++) {
         const Index at = b * n * f.area;
         begin(f, p, b, b + 1, 1, f.area);
@@ -436,12 +443,13 @@ template <class T> void sweep_conv(const Program& f, const T* W, const Points<T>
             for (Index c = 0; c < n; c++) copy(p.z + at, c);
         for (const Step* step = f.step; step < f.step + f.steps; step++)
             if (step->product) {
-                Factor<T> A = {W, f.transposed ? in : out, f.transposed ? out : in};
-                A.data += step->to_first * A.outer + step->first * A.inner;
+                const Index sources = step->last - step->first, first = by_rows ? 0 : step->first;
+                const Factor<T> A = {W + step->to_first * out + first * in, out, by_rows ? f.transposed ? -1 : 1 : in};
                 for (Index r = 0; r < rows; r++)
                     multiply_add<T>(p.y + at + step->to_first * f.area + r * length, f.area, A,
-                                    {padded.data() + step->first * border.plane + border.row(f, r), 0, border.plane},
-                                    step->to_last - step->to_first, length, step->last - step->first, taps.data(), f.taps);
+                                    {padded.data() + first * border.plane + border.row(f, r), 0, by_rows ? 1 : border.plane},
+                                    step->to_last - step->to_first, length, by_rows ? side : sources,
+                                    taps.data() + step->first * each, by_rows ? sources * each : f.taps);
             } else if (p.sigma != NONE) {
                 apply(p, step->first, at + step->to_first * f.area, (step->to_last - step->to_first) * f.area);
                 for (Index c = step->to_first; c < step->to_last; c++) copy(p.z + at, c);
@@ -530,7 +538,7 @@ template <class T> void cotangent(const Program& f, const T* v, const T* z, T* Q
     const Index plane = border.plane * n;
     const Scratch<T, LAST> last(batch * plane);  // z with a border of zeros and channels last
     const Scratch<T, PARTS> parts(tasks.size() * side * n);
-    const Index bytes = length * n * sizeof(T), rows_at_once = bytes < (1 << 18) ? (1 << 18) / bytes : 1;  // fit the cache
+    const Index bytes = length * n * sizeof(T), rows_at_once = bytes < CACHE ? CACHE / bytes : 1;
     std::vector<Tap> taps;
     for (Index b = 0; b < batch; b++)
         for (Index r = 0; r < rows; r++) taps.push_back({b * n * f.area + r * length, (b * border.plane + border.row(f, r)) * n});
