@@ -138,6 +138,23 @@ def test_many_threads_give_what_one_gives(native):
 
 
 @pytest.mark.parametrize(
+    ("channels", "kernel", "padding"),
+    [
+        (81, (7,), ((1, 5),)),
+        (110, (3, 1), "same"),
+        (75, (2, 3), ((1, 0), (0, 2))),
+        (53, (2, 2, 3), ((0, 1), (1, 0), (2, 0))),
+    ],
+)
+def test_convolutions_whose_weight_is_larger_than_the_cache(native, channels, kernel, padding):
+    sizes = (channels - 33, 17, 16)
+    machine = rv.ConvMachine(sizes, kernel_size=kernel, padding=padding, dtype=torch.float64)
+    assert machine.weight.nbytes > 2**18
+    points = [torch.randn(3, channels, *(4, 3, 5)[: len(kernel)], dtype=torch.float64) for _ in range(4)]
+    assert_same(outputs_and_gradients(machine, *points), step_by_step(outputs_and_gradients, machine, *points))
+
+
+@pytest.mark.parametrize(
     "special",
     [torch.ops.aten._neg_view, lambda x: torch.ops.aten._efficientzerotensor(x.shape, dtype=x.dtype)],
     ids=["negated", "zeros"],
@@ -277,13 +294,18 @@ def test_what_no_kernel_serves_runs_step_by_step(monkeypatch):
 
 
 def test_an_earlier_sweep_leaves_nothing_behind(native):
-    """Of W's copy, which is kept, only what this machine reads counts."""
+    """Of memory that is kept, only what this machine writes counts: W's copy, and what Q of convolutions needs."""
     with torch.no_grad():
         for poisoned in (rv.DenseMachine((1,) * 9), rv.RecurrentMachine((3, 3), lags=2)):
             poisoned.weight.fill_(torch.nan)
             poisoned(torch.ones(2, 3, poisoned.partition.total))
         machine, x = rv.DenseMachine((2, 3, 4), "tanh", connections="sequential"), torch.randn(5, 2)
         torch.testing.assert_close(machine(x), step_by_step(machine, x))
+        for size in (9, 2):
+            machine = rv.ConvMachine((size, size), kernel_size=3)
+            v, z = torch.randn(2, 3, 2 * size, 2 * size)
+            machine.weight_cotangent(v * torch.nan, z * torch.nan)
+            assert_same(dict(Q=machine.weight_cotangent(v, z)), dict(Q=step_by_step(machine.weight_cotangent, v, z)))
 
 
 @pytest.mark.parametrize("activation", ["tanh", "sigmoid", "relu", "gelu"])
