@@ -12,6 +12,8 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +87,7 @@ def through_autograd(function: Callable[..., Tensor], y0: Tensor, weights: list[
     torch._dynamo.reset()  # what PyTorch 2.11 has compiled would go on without the gradients of a module's weights
     yield {
         "forward + full backward": lambda: torch.autograd.grad(
-            function(x, weights), [x, *weights], seed, materialize_grads=True
+            function(x, weights), [x, *weights], seed, allow_unused=True
         )[1:]
     }
 
@@ -192,8 +194,8 @@ def check(machine: Any, y0: Tensor) -> float:
 
 
 def norm(gradients: Any) -> float:
-    """Of all entries together, whichever weights they are of, in PyTorch or JAX."""
-    return sum(float((g**2).sum()) for g in gradients) ** 0.5
+    """Of all entries together, whichever weights they are of, in PyTorch or JAX; None is zero."""
+    return sum(float((g**2).sum()) for g in gradients if g is not None) ** 0.5
 
 
 def verify(gradients: Any, expected: float, dtype: torch.dtype) -> None:
@@ -296,9 +298,14 @@ def run(
                 rows.append(row)
                 write(rows, path)  # at once, so that a run cut short leaves what it had
             progress.advance(task)
-    table = Table("case", "dtype", "program", *(f"{column} (µs)" for column in COLUMNS), "ratio", title=name)
-    for row in rows:
-        times = (row.get(f"{column} (µs)", row.get("error", "")) for column in COLUMNS)
-        table.add_row(row["case"], row["dtype"], row["program"], *map(str, times), str(row.get("ratio", "")))
+    table = Table(title=f"{name}, in microseconds")
+    for column in ("program", *COLUMNS, "ratio"):
+        table.add_column(column, justify="left" if column == "program" else "right")
+    for (case, dtype), group in groupby(rows, itemgetter("case", "dtype")):
+        table.add_section()
+        table.add_row(f"[bold]{case}, {dtype}")
+        for row in group:
+            times = (row.get(f"{column} (µs)", row.get("error", "")) for column in COLUMNS)
+            table.add_row(row["program"], *map(str, times), str(row.get("ratio", "")))
     Console().print(table)
     return path
