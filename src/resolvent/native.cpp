@@ -559,11 +559,12 @@ template <class T> void cotangent(const Program& f, const T* v, const T* z, T* Q
 #pragma omp for schedule(dynamic)
             for (Index i = 0; i < Index(tasks.size()); i++) {
                 const Task& task = tasks[i];
-                if (!begin) memset(parts.data + i * side * n, 0, side * n * sizeof(T));
-                multiply_add<T>(parts.data + i * side * n, task.r->last - task.r->first,
-                                {v + task.first * f.area, f.area, 1},
-                                {last.data + border.offsets[task.lag] * n + task.r->first, 0, n},
-                                task.last - task.first, task.r->last - task.r->first, length, taps.data() + begin, count);
+                const Index outputs = task.last - task.first, inputs = task.r->last - task.r->first;
+                T* part = parts.data + i * side * n;
+                if (!begin) memset(part, 0, outputs * inputs * sizeof(T));
+                multiply_add<T>(part, inputs, {v + task.first * f.area, f.area, 1},
+                                {last.data + border.offsets[task.lag] * n + task.r->first, 0, n}, outputs, inputs, length,
+                                taps.data() + begin, count);
             }
         }
 #pragma omp for
