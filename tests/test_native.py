@@ -142,6 +142,7 @@ def test_many_threads_give_what_one_gives(native):
     [
         (81, (7,), ((1, 5),)),
         (110, (3, 1), "same"),
+        (110, (3, 2), ((2, 0), (0, 1))),
         (75, (2, 3), ((1, 0), (0, 2))),
         (53, (2, 2, 3), ((0, 1), (1, 0), (2, 0))),
     ],
@@ -306,6 +307,12 @@ def test_an_earlier_sweep_leaves_nothing_behind(native):
             v, z = torch.randn(2, 3, 2 * size, 2 * size)
             machine.weight_cotangent(v * torch.nan, z * torch.nan)
             assert_same(dict(Q=machine.weight_cotangent(v, z)), dict(Q=step_by_step(machine.weight_cotangent, v, z)))
+
+
+def test_memory_that_is_too_large_to_be_kept(native):
+    machine = rv.ConvMachine((2, 2), kernel_size=3, dtype=torch.float64)
+    v, z = torch.randn(2, 11, 4, 100_000, dtype=torch.float64)
+    assert_same(dict(Q=machine.weight_cotangent(v, z)), dict(Q=step_by_step(machine.weight_cotangent, v, z)))
 
 
 @pytest.mark.parametrize("activation", ["tanh", "sigmoid", "relu", "gelu"])

@@ -430,8 +430,9 @@ template <class T> void sweep_conv(const Program& f, const T* W, const Points<T>
     };
     const Index out = f.transposed ? f.taps : n * f.taps, in = f.transposed ? n * f.taps : f.taps;  // strides of W
     // The innermost sum is over the sources; where W exceeds the cache, over a row of the kernel, which lies side by side.
-    const bool by_rows = n * n * f.taps * Index(sizeof(T)) > CACHE && f.kernel[2] > 1;
-    const Index side = by_rows ? f.kernel[2] : 1, each = by_rows ? f.taps / side : 0;  // taps for each source
+    const bool by_rows = n * n * f.taps * Index(sizeof(T)) > CACHE && f.kernel[2] > 2;
+    const Index side = by_rows ? f.kernel[2] : 1, per_source = f.taps / side;
+    const Index W_inner = !by_rows ? in : f.transposed ? -1 : 1, z_inner = by_rows ? 1 : border.plane;
     std::vector<Tap> taps;
     for (Index c = 0; c < (by_rows ? n : 1); c++)
         for (Index tap = 0; tap < f.taps; tap += side)
@@ -443,13 +444,14 @@ template <class T> void sweep_conv(const Program& f, const T* W, const Points<T>
             for (Index c = 0; c < n; c++) copy(p.z + at, c);
         for (const Step* step = f.step; step < f.step + f.steps; step++)
             if (step->product) {
-                const Index sources = step->last - step->first, first = by_rows ? 0 : step->first;
-                const Factor<T> A = {W + step->to_first * out + first * in, out, by_rows ? f.transposed ? -1 : 1 : in};
+                const Index sources = step->last - step->first, start = by_rows ? 0 : step->first;
+                const Tap* tap = taps.data() + (by_rows ? step->first * per_source : 0);
                 for (Index r = 0; r < rows; r++)
-                    multiply_add<T>(p.y + at + step->to_first * f.area + r * length, f.area, A,
-                                    {padded.data() + first * border.plane + border.row(f, r), 0, by_rows ? 1 : border.plane},
-                                    step->to_last - step->to_first, length, by_rows ? side : sources,
-                                    taps.data() + step->first * each, by_rows ? sources * each : f.taps);
+                    multiply_add<T>(p.y + at + step->to_first * f.area + r * length, f.area,
+                                    {W + step->to_first * out + start * in, out, W_inner},
+                                    {padded.data() + start * border.plane + border.row(f, r), 0, z_inner},
+                                    step->to_last - step->to_first, length, by_rows ? side : sources, tap,
+                                    by_rows ? sources * per_source : f.taps);
             } else if (p.sigma != NONE) {
                 apply(p, step->first, at + step->to_first * f.area, (step->to_last - step->to_first) * f.area);
                 for (Index c = step->to_first; c < step->to_last; c++) copy(p.z + at, c);
@@ -465,9 +467,9 @@ Index crew(double work, Index threads, Index pieces) {
     return threads < 1 ? 1 : threads;
 }
 
-constexpr Index KEPT = 1 << 22;
+constexpr Index KEPT = 1 << 22;  // entries
 
-// Memory for one call, whose first KEPT entries stay for the next one of the same thread and use: that of a fresh one
+// Memory for one call, which stays for later ones of the same thread and use unless it is larger than KEPT: fresh memory
 // comes from the system page by page, which takes longer than small products.
 enum Use { COPY, LAST, PARTS };
 template <class T, Use use> struct Scratch {
