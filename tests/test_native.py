@@ -147,7 +147,7 @@ def test_many_threads_give_what_one_gives(native):
         (53, (2, 2, 3), ((0, 1), (1, 0), (2, 0))),
     ],
 )
-def test_convolutions_whose_weight_is_larger_than_the_cache(native, channels, kernel, padding):
+def test_convolutions_whose_weight_exceeds_the_cache_give_the_same(native, channels, kernel, padding):
     sizes = (channels - 33, 17, 16)
     machine = rv.ConvMachine(sizes, kernel_size=kernel, padding=padding, dtype=torch.float64)
     assert machine.weight.nbytes > 2**18
@@ -309,7 +309,7 @@ def test_an_earlier_sweep_leaves_nothing_behind(native):
             assert_same(dict(Q=machine.weight_cotangent(v, z)), dict(Q=step_by_step(machine.weight_cotangent, v, z)))
 
 
-def test_memory_that_is_too_large_to_be_kept(native):
+def test_memory_too_large_to_be_kept_gives_the_same(native):
     machine = rv.ConvMachine((2, 2), kernel_size=3, dtype=torch.float64)
     v, z = torch.randn(2, 11, 4, 100_000, dtype=torch.float64)
     assert_same(dict(Q=machine.weight_cotangent(v, z)), dict(Q=step_by_step(machine.weight_cotangent, v, z)))
