@@ -21,7 +21,7 @@ format: .venv/installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-.venv/installed: pyproject.toml constraints.txt setup.py src/resolvent/native.cpp
+.venv/installed: pyproject.toml constraints.txt setup.py src/resolvent/executors/native/native.cpp
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,onnx,dev]"
 	touch $@

@@ -4,17 +4,17 @@ import platform
 
 from setuptools import Extension, setup
 
-LEVELS = {"_native_v1": []}
+LEVELS = {"_v1": []}
 if platform.machine() in ("x86_64", "AMD64"):
-    LEVELS |= {"_native_v3": ["-march=x86-64-v3"], "_native_v4": ["-march=x86-64-v4", "-mprefer-vector-width=512"]}
+    LEVELS |= {"_v3": ["-march=x86-64-v3"], "_v4": ["-march=x86-64-v4", "-mprefer-vector-width=512"]}
 
 FLAGS = ["-std=c++17", "-O3", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi"]
 
 setup(
     ext_modules=[
         Extension(
-            f"resolvent.{name}",
-            ["src/resolvent/native.cpp"],
+            f"resolvent.executors.native.{name}",
+            ["src/resolvent/executors/native/native.cpp"],
             define_macros=[("MODULE", name)],
             extra_compile_args=[*FLAGS, *level],
             extra_link_args=["-fopenmp"],

@@ -13,7 +13,7 @@ import torch
 from rich.progress import track
 
 import resolvent as rv
-from resolvent.benchmark import passes, timed
+from resolvent.studies.benchmark import passes, timed
 
 SWEEPS = {
     "channels, in 8 blocks": [

@@ -27,7 +27,10 @@ def uninitialized_memory_is_nan():
 @pytest.fixture
 def schedules_of_their_own():
     """What a test changes of how a plan is made and scheduled is not to be seen by the next."""
-    from resolvent import _plan, _stages, _triton  # here, since they import Triton
+    from resolvent.sweep import plan as _plan
+    from resolvent.sweep import stages as _stages
+    from resolvent import _triton  # here
+    from resolvent import since they import Triton
 
     _plan.make_plan.cache_clear()
     yield

@@ -5,11 +5,11 @@ import torch
 from cases import randomize
 from tolerance import assert_same
 
-from resolvent import _sweep
-from resolvent._activation import Slope
+from resolvent.sweep import sweep as _sweep
+from resolvent.structure.activation import Slope
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-_triton = pytest.importorskip("resolvent._triton")
+_triton = pytest.importorskip("resolvent.executors.triton.sweep")
 MARKS = [
     pytest.mark.unchecked,  # run-time type checks would rewrite the kernel
     pytest.mark.usefixtures("uninitialized_memory_is_nan", "schedules_of_their_own"),

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from tolerance import assert_equal
 from torch import nn
 
-from resolvent._activation import ACTIVATIONS, Activations, as_activation
-from resolvent._partition import Partition
+from resolvent.structure.activation import ACTIVATIONS, Activations, as_activation
+from resolvent.structure.partition import Partition
 
 KINKED = ("relu", "leaky_relu", "elu", "selu")
 SAMPLES = torch.cat([torch.linspace(-30, 30, 101), torch.linspace(-2, 2, 50)]).double()

@@ -12,8 +12,8 @@ import torch
 
 import resolvent as rv
 from resolvent import cli
-from resolvent.benchmark import _run
-from resolvent.benchmark._cases import PAPER
+from resolvent.studies.benchmark import _run
+from resolvent.studies.benchmark.cases import PAPER
 from resolvent.training import EMBEDDED, open_run, read
 
 pytestmark = pytest.mark.unchecked
@@ -131,7 +131,7 @@ def test_an_exported_run_predicts_the_same(name, command, runs, tmp_path):
 
 
 def test_export_says_what_to_install(command, runs, monkeypatch):
-    from resolvent import export
+    from resolvent.sharing import onnx as export
 
     monkeypatch.setattr(export, "find_spec", lambda name: None)
     status, _, complaint = command("export", runs / "diabetes", "--onnx", "net.onnx")

@@ -17,9 +17,13 @@ from tolerance import assert_same
 from torch.testing import assert_close
 
 import resolvent as rv
-from resolvent import _native, _plan, _solve, _stages, _sweep
-from resolvent._activation import ACTIVATIONS, Slope
-from resolvent._launch import kept
+from resolvent.executors import native as _native
+from resolvent.sweep import plan as _plan
+from resolvent.sweep import solve as _solve
+from resolvent.sweep import stages as _stages
+from resolvent.sweep import sweep as _sweep
+from resolvent.structure.activation import ACTIVATIONS, Slope
+from resolvent.executors.triton.launch import kept
 
 pytestmark = MARKS
 
@@ -94,7 +98,7 @@ def test_what_is_kept_is_made_in_another_thread_also_once_the_main_one_has_ended
         kept(lambda x: 1 / x)(0)
     program = """
 import threading
-from resolvent._launch import kept
+from resolvent.executors.triton.launch import kept
 
 def late():
     threading.main_thread().join()

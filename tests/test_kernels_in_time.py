@@ -9,7 +9,9 @@ from kernels import DEVICE, MARKS, check, same
 from torch.testing import assert_close
 
 import resolvent as rv
-from resolvent import _lagged, _plan, _stages
+from resolvent.structure import lagged as _lagged
+from resolvent.sweep import plan as _plan
+from resolvent.sweep import stages as _stages
 
 pytestmark = MARKS
 

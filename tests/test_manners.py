@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 import resolvent as rv
-from resolvent import _convolution
+from resolvent.structure import convolution as _convolution
 
 KINDS = ("dense", "conv", "recurrent")
 each_kind = pytest.mark.parametrize("name", KINDS)
@@ -281,7 +281,7 @@ def test_exported_convolutions_take_any_space():
 def test_onnx_file_runs_with_batches_it_was_not_exported_with(name, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    from resolvent import export
+    from resolvent.sharing import onnx as export
 
     case = ALL_MACHINES[name]()
     machine = randomize(case.machine).float()
@@ -301,7 +301,7 @@ def test_onnx_file_runs_with_batches_it_was_not_exported_with(name, tmp_path):
 
 @pytest.mark.unchecked
 def test_onnx_export_names_what_it_needs(tmp_path):
-    from resolvent import export
+    from resolvent.sharing import onnx as export
 
     with pytest.raises(ValueError, match="time_steps must be given for a recurrent machine"):
         export.onnx(rv.RecurrentMachine((1, 2)), tmp_path / "a.onnx")

@@ -13,17 +13,18 @@ from tolerance import TOLERANCE, assert_same
 from torch import Tensor
 
 import resolvent as rv
-from resolvent import _native, _sweep
-from resolvent._activation import ACTIVATIONS, Slope
+from resolvent.executors import native as _native
+from resolvent.sweep import sweep as _sweep
+from resolvent.structure.activation import ACTIVATIONS, Slope
 
 pytestmark = pytest.mark.usefixtures("uninitialized_memory_is_nan")
 WIDTHS = (1, 2, 3, 7, 8, 13, 17, 33)  # around the widths of vectors, where a tail is left over
 
 
 def extensions():
-    for level in ("_native_v4", "_native_v3", "_native_v1"):
+    for level in ("_v4", "_v3", "_v1"):
         try:
-            yield import_module(f"resolvent.{level}")
+            yield import_module(f"resolvent.executors.native.{level}")
         except ImportError:
             continue
 

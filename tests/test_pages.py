@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 import resolvent as rv
-from resolvent.paper import _page, reproduce
+from resolvent.studies.paper import _page, reproduce
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None

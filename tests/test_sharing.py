@@ -12,8 +12,8 @@ from hypothesis import given
 from tolerance import assert_equal
 
 import resolvent as rv
-from resolvent import _folder
-from resolvent._activation import ACTIVATIONS
+from resolvent.files import folder as _folder
+from resolvent.structure.activation import ACTIVATIONS
 
 READER = Path(__file__).parents[1] / "examples" / "reader.py"
 every_machine = pytest.mark.parametrize("name", [name for name in ALL_MACHINES if "custom" not in name])

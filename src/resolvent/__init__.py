@@ -2,19 +2,19 @@
 
 from typing import Any
 
-from ._conv import ConvMachine as ConvMachine
-from ._dense import DenseMachine as DenseMachine
-from ._depth import EndofunctionMachine as EndofunctionMachine
-from ._depth import LinearMachine as LinearMachine
-from ._depth import is_cofiltration as is_cofiltration
-from ._depth import verify as verify
-from ._load import load as load
-from ._partition import Partition as Partition
-from ._recurrent import RecurrentMachine as RecurrentMachine
-from ._sum import Layer as Layer
-from ._sum import NotAMachine as NotAMachine
-from ._sum import Sum as Sum
-from ._sum import depends as depends
+from .machines.convolutional import ConvMachine as ConvMachine
+from .machines.dense import DenseMachine as DenseMachine
+from .algebra.depth import EndofunctionMachine as EndofunctionMachine
+from .algebra.depth import LinearMachine as LinearMachine
+from .algebra.depth import is_cofiltration as is_cofiltration
+from .algebra.depth import verify as verify
+from .sharing.load import load as load
+from .structure.partition import Partition as Partition
+from .machines.recurrent import RecurrentMachine as RecurrentMachine
+from .algebra.sum import Layer as Layer
+from .algebra.sum import NotAMachine as NotAMachine
+from .algebra.sum import Sum as Sum
+from .algebra.sum import depends as depends
 
 __version__ = "0.1.0"
 

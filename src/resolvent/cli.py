@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ._folder import replace_text
-from ._page import write_figure
+from .files.folder import replace_text
+from .pages.page import write_figure
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
 console = Console(markup=False, highlight=False)
@@ -204,7 +204,7 @@ def bench(
     machine: through autograd; passes: by solve, dual and weight_cotangent; loop: a list of blocks and torch.cat; layer:
     one PyTorch layer of the same width; limit: one product with the same arithmetic. ratio: backward over forward.
     """
-    from . import benchmark
+    from .studies import benchmark
 
     path = benchmark.run(
         out, device=device, quick=quick, compiled=compiled, large=large, only=only, same_thread=same_thread
@@ -223,7 +223,7 @@ def paper(
     out: Annotated[Path, typer.Option(help="The folder for the page and its figures.")] = Path("runs/paper"),
 ) -> None:
     """Reproduce every figure and table of the paper, and its examples, on one page."""
-    from .paper import reproduce
+    from .studies.paper import reproduce
 
     console.print(f"written to {reproduce(out)}", soft_wrap=True)
 

@@ -17,9 +17,9 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from torch import Tensor
 
-from ._conv import ConvMachine
-from ._machine import StructuredMachine
-from ._sum import Layer, Machine
+from .machines.convolutional import ConvMachine
+from .machines.structured import StructuredMachine
+from .algebra.sum import Layer, Machine
 
 Position = tuple[float, float]
 

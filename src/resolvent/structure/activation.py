@@ -1,0 +1,210 @@
+"""Pointwise activations σ, each beside its slope σ'."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .partition import Partition
+
+Pointwise = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Activation:
+    """A pointwise σ and σ'. Both are differentiable to any order, so every derivative of a machine is exact."""
+
+    name: str
+    function: Pointwise
+    slope: Pointwise
+    times_slope: Callable[[Tensor, Tensor], Tensor] | None = None
+    """σ'(y) ⊙ u of (u, σ(y)), where that is at most one operation."""
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __reduce__(self):
+        # A known activation travels by name: its two functions are lambdas, which pickle refuses.
+        return as_activation, (self.name if ACTIVATIONS.get(self.name) is self else self.function,)
+
+    def second_moment(self) -> float:
+        """E[σ(g)²] for a standard normal g, by the midpoint rule over its quantiles."""
+        quantiles = (torch.arange(2000, dtype=torch.float64, device="cpu") + 0.5) / 2000
+        return self.function(torch.special.ndtri(quantiles)).square().mean().item()
+
+
+def _sigmoid_slope(y: Tensor) -> Tensor:
+    s = torch.sigmoid(y)
+    return s * (1 - s)
+
+
+def _silu_slope(y: Tensor) -> Tensor:
+    s = torch.sigmoid(y)
+    return s * (1 + y * (1 - s))
+
+
+def _gelu_slope(y: Tensor) -> Tensor:
+    return torch.special.ndtr(y) + y * torch.exp(-y * y / 2) / math.sqrt(2 * math.pi)
+
+
+def _gelu_tanh_slope(y: Tensor) -> Tensor:
+    k = math.sqrt(2 / math.pi)
+    y = y.clamp(-10, 10)  # the slope is 0 or 1 beyond, and in float16 the cube would overflow
+    t = torch.tanh(k * (y + 0.044715 * y**3))
+    return (1 + t) / 2 + y * (1 - t * t) * (k / 2) * (1 + 3 * 0.044715 * y * y)
+
+
+def _selu_slope(y: Tensor) -> Tensor:
+    scale, alpha = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717
+    return scale * torch.where(y > 0, torch.ones_like(y), alpha * torch.exp(y.clamp(max=0)))
+
+
+def _slope_of(function: Pointwise) -> Pointwise:
+    """σ' of any pointwise σ, whose Jacobian is diagonal, so that J* 1 = J 1 = σ'.
+
+    Forward mode would say J 1, but PyTorch cannot nest it in a forward-mode derivative of the machine.
+    """
+
+    def slope(y: Tensor) -> Tensor:
+        if torch.compiler.is_exporting():  # which would take what vjp keeps of y for a constant
+            return torch.func.jvp(function, (y,), (torch.ones_like(y),))[1]
+        return torch.func.vjp(function, y)[1](torch.ones_like(y))[0]
+
+    return slope
+
+
+# At kinks, and where softplus switches to the identity, the slope is the one PyTorch's own backward uses.
+ACTIVATIONS: dict[str, Activation] = {
+    a.name: a
+    for a in (
+        Activation("identity", lambda y: y, torch.ones_like, lambda u, _: u),
+        Activation("tanh", torch.tanh, lambda y: 1 - torch.tanh(y).square(), torch.ops.aten.tanh_backward),
+        Activation("sigmoid", torch.sigmoid, _sigmoid_slope, torch.ops.aten.sigmoid_backward),
+        Activation("relu", torch.relu, lambda y: (y > 0).to(y.dtype)),
+        Activation("leaky_relu", F.leaky_relu, lambda y: torch.where(y > 0, torch.ones_like(y), 0.01)),
+        Activation("elu", F.elu, lambda y: torch.exp(y.clamp(max=0))),
+        Activation("selu", F.selu, _selu_slope),
+        Activation("gelu", F.gelu, _gelu_slope),
+        Activation("gelu_tanh", lambda y: F.gelu(y, approximate="tanh"), _gelu_tanh_slope),
+        Activation("silu", F.silu, _silu_slope),
+        Activation("softplus", F.softplus, lambda y: torch.where(y > 20, torch.ones_like(y), torch.sigmoid(y))),
+        Activation("softsign", F.softsign, lambda y: (1 + y.abs()) ** -2),
+        Activation("sin", torch.sin, torch.cos),
+    )
+}
+
+
+def as_activation(activation: str | Pointwise | nn.Module | Activation) -> Activation:
+    """The activation of that name, or a checked custom one with the slope of its derivative."""
+    if isinstance(activation, Activation):
+        return activation
+    if isinstance(activation, str):
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation {activation!r} is unknown: use one of {', '.join(ACTIVATIONS)}")
+        return ACTIVATIONS[activation]
+    if not callable(activation) or isinstance(activation, type):
+        raise TypeError(f"activation must be a name, a function or a module, got {activation!r}")
+    for known in ACTIVATIONS.values():
+        if activation is known.function:
+            return known
+    name = repr(activation) if isinstance(activation, nn.Module) else getattr(activation, "__name__", repr(activation))
+    if isinstance(activation, nn.Module) and any(True for _ in activation.parameters()):
+        raise ValueError(f"activation {name} has parameters: only pointwise functions without parameters are allowed")
+    _check_pointwise(name, activation)
+    return Activation(name, activation, _slope_of(activation))
+
+
+def _check_pointwise(name: str, function: Pointwise) -> None:
+    """Raise unless function(y)[c] is a function of y[c] alone; entries are left out one side at a time to see it."""
+    probe = torch.tensor([[0.5, -2.0, 1.5], [-1.0, 2.0, -0.3]], device="cpu")  # in no order along any axis
+    y = probe.clone()
+    z = function(y)
+    if not isinstance(z, Tensor) or z.shape != y.shape:
+        came = f"shape {tuple(z.shape)}" if isinstance(z, Tensor) else type(z).__name__
+        raise ValueError(f"activation {name} must act pointwise: input of shape {tuple(y.shape)} gave {came}")
+    if not torch.equal(y, probe):
+        raise ValueError(f"activation {name} writes to its input: use one that returns a new tensor")
+    parts = [(slice(None), slice(c, c + 1)) for c in range(3)] + [(slice(r, r + 1), slice(None)) for r in range(2)]
+    if not all(torch.allclose(function(y[part].clone()), z[part], equal_nan=True) for part in parts):
+        raise ValueError(f"activation {name} must act pointwise: an entry of its result depends on other entries")
+
+
+class Activations:
+    """The pointwise σ of a machine: one activation per block of the channel axis."""
+
+    def __init__(
+        self,
+        activation: str | Pointwise | nn.Module | Sequence[str | Pointwise | nn.Module],
+        partition: Partition,
+        channel_axis: int,
+    ):
+        if isinstance(activation, Sequence) and not isinstance(activation, str):
+            if len(activation) != len(partition):
+                raise ValueError(
+                    f"activation lists {len(activation)} activations, "
+                    f"{len(partition)} blocks need one each: sizes={partition.sizes}"
+                )
+            self.blocks = tuple(map(as_activation, activation))
+        else:
+            self.blocks = (as_activation(activation),) * len(partition)
+        self.channel_axis = channel_axis
+        runs = groupby(zip(self.blocks, partition.sizes, strict=True), key=lambda pair: pair[0])
+        self.runs = tuple((a, sum(size for _, size in run)) for a, run in runs)
+        known = list(ACTIVATIONS.values())
+        codes = [known.index(a) for a in self.blocks if a in known]
+        self.codes = bytes(codes) if len(codes) == len(self.blocks) else None
+        """Each block's place among the known activations, which is what kernels know them by; None if one is custom."""
+
+    def __repr__(self) -> str:
+        return self.runs[0][0].name if len(self.runs) == 1 else f"[{', '.join(a.name for a in self.blocks)}]"
+
+    def __call__(self, y: Tensor) -> Tensor:
+        """σ(y) on all channels at once."""
+        return self._map(y, [a.function for a, _ in self.runs])
+
+    def slope(self, y: Tensor) -> Tensor:
+        """σ'(y) on all channels at once."""
+        return self._map(y, [a.slope for a, _ in self.runs])
+
+    def _map(self, y: Tensor, functions: list[Pointwise]) -> Tensor:
+        if len(functions) == 1:
+            return functions[0](y)
+        pieces = y.split([size for _, size in self.runs], dim=self.channel_axis)
+        return torch.cat(
+            [function(piece) for function, piece in zip(functions, pieces, strict=True)], self.channel_axis
+        )
+
+
+@dataclass(eq=False, slots=True)
+class Slope:
+    """σ'(y), not yet computed; z is σ(y) where it is known, which often gives the slope for free."""
+
+    activations: Activations
+    y: Tensor
+    z: Tensor | None
+
+    @property
+    def slope(self) -> Tensor:
+        return self.activations.slope(self.y)
+
+
+Sigma = Activations | Slope | Tensor | None
+"""What stands for σ in a sweep: itself, slopes still to be computed or at hand, or 0."""
+
+
+NONE, FUNCTION, SLOPE, SLOPE_AT = range(4)
+
+
+def for_kernels(sigma: Sigma) -> tuple[int, bytes | None, Tensor | None, Tensor | None]:
+    """σ as kernels take it: which of 0, σ(y), slope ⊙ y, σ'(point) ⊙ y; codes; slope or point; σ(point) if known."""
+    if sigma is None:
+        return NONE, None, None, None
+    if isinstance(sigma, Activations):
+        return FUNCTION, sigma.codes, None, None
+    if isinstance(sigma, Slope):
+        return SLOPE_AT, sigma.activations.codes, sigma.y, sigma.z
+    return SLOPE, None, sigma, None

@@ -1,0 +1,131 @@
+"""A machine between features and outputs, and the classical network with as many parameters."""
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..machines.convolutional import ConvMachine
+from ..machines.dense import DenseMachine
+from ..sharing.load import KINDS
+from ..machines.structured import StructuredMachine
+from ..structure.partition import Partition, connect
+from .data import available_memory
+
+
+class Network(nn.Module):
+    """The machine's last block is the output: of a row, at each step of a series, or as a mean over an image."""
+
+    def __init__(self, machine: StructuredMachine):
+        super().__init__()
+        self.machine = machine
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not isinstance(self.machine, ConvMachine):
+            x = x.flatten(1) if isinstance(self.machine, DenseMachine) else x
+            return self.machine.split(self.machine(x))[-1]
+        if self.machine.weight.ndim == 3:  # a series, (batch, time, channels)
+            return self.machine.split(self.machine(x.mT))[-1].mT
+        return self.machine.split(self.machine(x))[-1].flatten(2).mean(2)
+
+
+class Prediction(nn.Module):
+    """What an output says: the probability of each class, or a number in the target's own units."""
+
+    def __init__(self, machine: StructuredMachine, classes: bool, mean: float, scale: float):
+        super().__init__()
+        self.network, self.classes, self.mean, self.scale = Network(machine), classes, mean, scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.of(self.network(x))
+
+    def of(self, output: Tensor) -> Tensor:
+        return output.softmax(-1) if self.classes else output * self.scale + self.mean
+
+
+class StepPrediction(Prediction):
+    """One step of a recurrent machine: from the inputs at a step and the state to the prediction and the next state."""
+
+    def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        machine: Any = self.network.machine
+        z, state = machine.step(x, state)
+        return self.of(z[..., -machine.partition.sizes[-1] :]), state
+
+
+def build(
+    kind: str,
+    inputs: int,
+    hidden: Sequence[int],
+    outputs: int,
+    activation: str,
+    connections: Any,
+    **options: Any,
+) -> Network:
+    """A network of that kind; its first and last block have σ = identity."""
+    taps = options.get("lags", 0) + 1 if kind == "recurrent" else prod(_pair(options.get("kernel_size", 1)))
+    needed = 4 * 8 * taps * (inputs + sum(hidden) + outputs) ** 2  # W with its gradient, Adam's moments and copies
+    if needed > available_memory():
+        sizes = (inputs, *hidden, outputs)
+        raise ValueError(f"a {kind} machine of sizes={sizes} needs about {needed / 2**30:.1f} GiB of memory to train")
+    activations = ["identity", *(activation for _ in hidden), "identity"]
+    return Network(KINDS[kind][0]((inputs, *hidden, outputs), activations, connections=connections, **options))
+
+
+def _pair(kernel_size: int | tuple[int, ...]) -> tuple[int, ...]:
+    return (kernel_size,) if isinstance(kernel_size, int) else kernel_size
+
+
+def parameters_read(machine: StructuredMachine) -> int:
+    """The entries of W that are read, and the bias."""
+    bias = 0 if machine.bias is None else machine.bias.numel()
+    return _count(machine.partition.sizes, machine.connections.matrices) * _taps(machine) + bias
+
+
+def arithmetic(machine: StructuredMachine) -> int:
+    """Multiplications and additions for one row, pixel or step."""
+    return 2 * (parameters_read(machine) - (0 if machine.bias is None else machine.bias.numel()))
+
+
+def shortcuts(machine: StructuredMachine) -> list[tuple[str, float]]:
+    """The connections that a sequential network has not, and the norms of their weights, largest first."""
+    found = []
+    classical = connect("sequential", machine.partition, machine._lags, machine.connections.time_block).matrices
+    for lag, (matrix, plain) in enumerate(zip(machine.connections.matrices, classical, strict=True)):
+        W = machine.weight[lag] if machine._lags else machine.weight
+        for i, to in enumerate(machine.partition.blocks):
+            for j, source in enumerate(machine.partition.blocks):
+                if matrix[i][j] and not plain[i][j]:
+                    found.append((f"{j} → {i}" + f" at lag {lag}" * bool(lag), W[to, source].norm().item()))
+    return sorted(found, key=lambda shortcut: -shortcut[1])
+
+
+def sequential_like(machine: StructuredMachine) -> Network:
+    """The classical network of the same kind and depth, wider by a factor that makes the parameters as many."""
+    inputs, *hidden, outputs = machine.partition.sizes
+    lags, time_block = len(machine.connections.matrices) - 1, machine.connections.time_block
+
+    def sizes(width: int) -> tuple[int, ...]:
+        return inputs, *(max(1, round(size * width / max(hidden))) for size in hidden), outputs
+
+    def distance(width: int) -> int:
+        partition = Partition(sizes(width))
+        matrices = connect("sequential", partition, lags, time_block).matrices
+        return abs(_count(partition.sizes, matrices) * _taps(machine) + partition.total - parameters_read(machine))
+
+    most = 2
+    while distance(most) < distance(most // 2):
+        most *= 2
+    width = min(range(max(1, most // 4), most + 1), key=distance)
+    names = [activation.name for activation in machine.activation.blocks]
+    return Network(KINDS[machine.kind][0](sizes(width), names, connections="sequential", **machine._arguments))
+
+
+def _taps(machine: StructuredMachine) -> int:
+    return machine.weight[0, 0].numel() if isinstance(machine, ConvMachine) else 1
+
+
+def _count(sizes: Sequence[int], matrices: Sequence[Any]) -> int:
+    each = torch.tensor(sizes, dtype=torch.float64)
+    return int(torch.einsum("lij,i,j->", torch.tensor(matrices, dtype=torch.float64), each, each).item())
