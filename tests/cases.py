@@ -37,8 +37,7 @@ class Case:
 
     @property
     def depth(self) -> int:
-        recurrent = isinstance(self.machine, rv.RecurrentMachine)
-        return self.machine.depth_at(*self.extent) if recurrent else self.machine.depth
+        return self.machine.depth_at(self.points(1)[0])
 
 
 SOME_CONNECTIONS = [[False] * 4, [True] + [False] * 3, [False] * 4, [True, False, True, False]]

@@ -27,14 +27,12 @@ def uninitialized_memory_is_nan():
 @pytest.fixture
 def schedules_of_their_own():
     """What a test changes of how a plan is made and scheduled is not to be seen by the next."""
-    from resolvent.sweep import plan as _plan
-    from resolvent.sweep import stages as _stages
-    from resolvent import _triton  # here
-    from resolvent import since they import Triton
+    from resolvent.executors.triton import launches  # here, since it imports Triton
+    from resolvent.sweep import stages, system
 
-    _plan.make_plan.cache_clear()
+    caches = system.system, stages.schedule_of, stages.cover, launches.launches
+    for cache in caches:
+        cache.cache_clear()
     yield
-    _plan.make_plan.cache_clear()
-    _stages.schedule_of.cache_clear()
-    _stages.cover.cache_clear()
-    _triton._launches.cache_clear()
+    for cache in caches:
+        cache.cache_clear()

@@ -2,19 +2,25 @@
 
 from typing import Any
 
-from .machines.convolutional import ConvMachine as ConvMachine
-from .machines.dense import DenseMachine as DenseMachine
-from .algebra.depth import EndofunctionMachine as EndofunctionMachine
-from .algebra.depth import LinearMachine as LinearMachine
-from .algebra.depth import is_cofiltration as is_cofiltration
-from .algebra.depth import verify as verify
-from .sharing.load import load as load
-from .structure.partition import Partition as Partition
-from .machines.recurrent import RecurrentMachine as RecurrentMachine
+from . import executors as executors
+from .algebra.cofiltration import is_cofiltration as is_cofiltration
+from .algebra.cofiltration import verify as verify
+from .algebra.endofunction import EndofunctionMachine as EndofunctionMachine
+from .algebra.nilpotent import LinearMachine as LinearMachine
 from .algebra.sum import Layer as Layer
-from .algebra.sum import NotAMachine as NotAMachine
 from .algebra.sum import Sum as Sum
 from .algebra.sum import depends as depends
+from .machine import Linear as Linear
+from .machine import Machine as Machine
+from .machine import NotAMachine as NotAMachine
+from .machines.convolutional import ConvMachine as ConvMachine
+from .machines.dense import DenseMachine as DenseMachine
+from .machines.network import Network as Network
+from .machines.recurrent import RecurrentMachine as RecurrentMachine
+from .machines.structured import StructuredMachine as StructuredMachine
+from .sharing.load import load as load
+from .structure.operator import Operator as Operator
+from .structure.partition import Partition as Partition
 
 __version__ = "0.1.0"
 

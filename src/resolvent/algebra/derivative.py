@@ -1,16 +1,21 @@
-"""The derivative of a function between named parts and its dual. Parts not of floating point are constants."""
+"""The derivative of a sum, and its dual: sums of the derivatives of its layers. Parts not of floating point are constants."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-Parts = Callable[[dict[str, Tensor]], dict[str, Tensor]]
+from ..machine import Linear
+from .additive import Additive, Parts
+from .order import Edge, levels
+
+Function = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 """A function from the parts it reads to the parts it writes."""
 
 
-class Linear(NamedTuple):
+class LinearPart(NamedTuple):
     """A linear function between parts: values of the shapes it reads, in their order, to a tuple of what it writes."""
 
     function: Callable[..., tuple[Tensor, ...]]
@@ -18,7 +23,7 @@ class Linear(NamedTuple):
     writes: list[str]
 
 
-def tangent(function: Parts, x: dict[str, Tensor]) -> Linear | None:
+def tangent(function: Function, x: dict[str, Tensor]) -> LinearPart | None:
     """Df(x), or None where there is nothing to differentiate by."""
     on_floats, reads, writes = _on_floats(function, x)
     if not reads or not writes:
@@ -28,10 +33,10 @@ def tangent(function: Parts, x: dict[str, Tensor]) -> Linear | None:
     def derivative(*tangents: Tensor) -> tuple[Tensor, ...]:
         return torch.func.jvp(on_floats, primals, tangents)[1]
 
-    return Linear(derivative, reads, [*writes])
+    return LinearPart(derivative, reads, [*writes])
 
 
-def dual(function: Parts, x: dict[str, Tensor]) -> Linear | None:
+def dual(function: Function, x: dict[str, Tensor]) -> LinearPart | None:
     """(Df(x))*, or None where there is nothing to send cotangents to."""
     on_floats, reads, writes = _on_floats(function, x)
     if not reads or not writes:
@@ -41,21 +46,10 @@ def dual(function: Parts, x: dict[str, Tensor]) -> Linear | None:
     def derivative(*cotangents: Tensor) -> tuple[Tensor, ...]:
         return pull(cotangents)
 
-    return Linear(derivative, writes, [*reads])
+    return LinearPart(derivative, writes, [*reads])
 
 
-def uses(function: Parts, x: dict[str, Tensor]) -> dict[str, bool]:
-    """By which of the parts it reads the function's derivative at x is not zero; other than floats count as used."""
-    at_x = dual(function, {name: value.detach() for name, value in x.items()})
-    if at_x is None:
-        return dict.fromkeys(x, True)
-    generator = torch.Generator().manual_seed(0)
-    seeds = [torch.randn(value.shape, generator=generator).to(value) for value in at_x.reads.values()]
-    gradients = dict(zip(at_x.writes, at_x.function(*seeds), strict=True))
-    return {name: name not in gradients or bool(gradients[name].count_nonzero()) for name in x}
-
-
-def _on_floats(function: Parts, x: dict[str, Tensor]):
+def _on_floats(function: Function, x: dict[str, Tensor]):
     """The function of the floats alone, to a tuple of floats; and the floats it reads and writes at x."""
 
     def floats(parts: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -69,17 +63,33 @@ def _on_floats(function: Parts, x: dict[str, Tensor]):
     return on_floats, reads, floats(function(x))
 
 
-class Held(nn.Module):
-    """A function with some of its arguments held fast."""
+class LinearLayer:
+    """A layer of a tangent or dual machine: what it reads may be missing, which is zero and costs nothing."""
 
-    def __init__(self, module: Callable, held: list[Tensor | None]):
-        super().__init__()
-        self.module = module
-        for i, value in enumerate(held):
-            self.register_buffer(f"held{i}", value)
-        self.count = len(held)
+    def __init__(self, part: LinearPart):
+        self.function, self.zeros = part.function, part.reads
+        self.reads, self.writes = (*part.reads,), (*part.writes,)
 
-    def forward(self, *arguments: Tensor):
-        rest = iter(arguments)
-        held = (getattr(self, f"held{i}") for i in range(self.count))
-        return self.module(*(next(rest) if value is None else value for value in held))
+    def evaluate(self, label: str, x: Parts) -> dict[str, Tensor]:
+        if not any(name in x for name in self.reads):
+            return {}
+        values = (x[name] if name in x else torch.zeros_like(zero) for name, zero in self.zeros.items())
+        return dict(zip(self.writes, self.function(*values), strict=True))
+
+
+class LinearSum(Additive, Linear):
+    """Df(x) of a layer or a sum f or, if transposed, (Df(x))*."""
+
+    def __init__(self, f: Any, x: Parts, *, transposed: bool = False):
+        self.f, self.x, self.transposed, self.parts, self.labels = f, x, transposed, f.parts, {}
+        for layer in f.layers:
+            label = f.labels[layer]
+            part = (dual if transposed else tangent)(partial(layer.evaluate, label), layer.arguments(label, x))
+            if part is not None:
+                self.labels[LinearLayer(part)] = label
+        self.layers = (*self.labels,)
+        order = levels([Edge(label, layer.reads, layer.writes) for layer, label in self.labels.items()])
+        self.levels = tuple(tuple(self.layers[i] for i in level) for level in order)
+
+    def dual(self, x: Parts | None = None) -> "LinearSum":
+        return LinearSum(self.f, self.x, transposed=not self.transposed)

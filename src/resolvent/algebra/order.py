@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-
-class NotAMachine(ValueError):
-    """id - f cannot be inverted in finitely many steps; the message has the evidence."""
+from ..machine import NotAMachine
 
 
 class Edge(NamedTuple):

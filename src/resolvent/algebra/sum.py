@@ -1,101 +1,47 @@
-"""The algebra of machines: layers between named parts, their sums, and the order a sum finds by itself.
-
-A point of X = X_1 ⊕ X_2 ⊕ … is a dict of tensors; a part that is missing is zero. Only a layer that is to read a part
-which has no value at all cannot go on: it would not know the shape.
-"""
+"""Layers between named parts, their sums, and the order that a sum finds by itself."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..files.folder import write
-from .derivative import Held, Linear, Parts, dual, tangent, uses
-from .order import Edge, NotAMachine, levels
+from ..machine import NotAMachine
+from .additive import Additive, Parts
+from .derivative import LinearSum
+from .order import Edge, levels
 from .trace import trace
-
-Point = Mapping[str, Tensor]
-
-
-class DepthStep(NamedTuple):
-    """One state of a depth sequence, and the layers that were evaluated to reach it."""
-
-    state: dict[str, Tensor]
-    evaluated: tuple["Layer", ...]
+from .uses import Held, uses
 
 
-class Machine(nn.Module):
-    """A finite sum f of layers that can be ordered so that none depends on a later one.
+class Terms(Additive):
+    """A layer, or a sum of them: what adds, and has derivatives and parameters."""
 
-    Calling it is its resolvent: the h with h = x0 + f(h), every part's value.
-    """
+    def __add__(self, other: Any) -> "Sum":
+        return Sum([self, other]) if isinstance(other, Terms) else super().__add__(other)
 
-    layers: tuple["Layer", ...]
-    levels: tuple[tuple["Layer", ...], ...]
-    """The layers, earliest first; those of one level do not depend on each other."""
-    labels: dict["Layer", str]
-    """Each layer's own name or, without one, f1, f2, … by its place in the sum."""
-
-    def __add__(self, other: "Machine") -> "Sum":
-        return Sum([self, other]) if isinstance(other, Machine) else NotImplemented
-
-    parts: tuple[str, ...]
-    """All names, in the order in which the layers mention them."""
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The parts no layer writes."""
-        written = {name for layer in self.layers for name in layer.writes}
-        return tuple(name for name in self.parts if name not in written)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The parts no layer reads."""
-        read = {name for layer in self.layers for name in layer.reads}
-        return tuple(name for name in self.parts if name not in read)
-
-    @property
-    def depth(self) -> int:
-        return len(self.levels)
-
-    def forward(self, x0: Point) -> dict[str, Tensor]:
+    def forward(self, x0: Parts) -> dict[str, Tensor]:
         return self.resolvent(x0)
 
-    def resolvent(self, x0: Point) -> dict[str, Tensor]:
-        """R_f = (id + f_d) … (id + f_1), level by level."""
-        self._check_parts("x0", x0)
-        h = dict(x0)
-        for level in self.levels:
-            for layer in level:
-                self._accumulate(h, layer, h)
-        return h
-
-    def endofunction(self, x: Point) -> dict[str, Tensor]:
-        """f(x): what the layers write, all at the same x."""
-        self._check_parts("x", x)
-        total: dict[str, Tensor] = {}
-        for layer in self.layers:
-            self._accumulate(total, layer, x)
-        return total
-
-    def tangent(self, x: Point) -> "Sum":
+    def tangent(self, x: Parts) -> LinearSum:
         """Df(x), a linear machine on tangent dicts. Its resolvent at x = R_f(x0) is the derivative of R_f at x0.
 
         Parts that are not of floating point, like indices, are constants.
         """
-        return self._linear(tangent, x)
+        return LinearSum(self, x)
 
-    def dual(self, x: Point) -> "Sum":
+    def dual(self, x: Parts) -> LinearSum:
         """(Df(x))*, a linear machine on cotangent dicts. Its resolvent at x = R_f(x0) backpropagates through R_f."""
-        return self._linear(dual, x)
+        return LinearSum(self, x, transposed=True)
 
-    def parameter_cotangents(self, x: Point, u: Point) -> dict[str, Tensor]:
+    def parameter_cotangents(self, x: Parts, u: Parts) -> dict[str, Tensor]:
         """(∂f/∂p)* u for each parameter p by name. With u from the dual's resolvent: the gradient of the loss."""
         self._check_parts("u", u)
-        names = {id(p): name for name, p in self.named_parameters()}
+        module: Any = self
+        names = {id(p): name for name, p in module.named_parameters()}
         total: dict[str, Tensor] = {}
         for layer in self.layers:
             parameters = [p for p in layer.parameters() if p.requires_grad]
@@ -111,35 +57,7 @@ class Machine(nn.Module):
                 total[name] = total[name] + cotangent if name in total else cotangent
         return total
 
-    def cofiltration(self) -> tuple[frozenset[str], ...]:
-        """The depth cofiltration X ⊇ V_0 ⊇ … ⊇ V_d = 0: V_i keeps the parts that are final only after level i."""
-        final = self.part_levels()
-        return tuple(frozenset(name for name, level in final.items() if level > i) for i in range(self.depth + 1))
-
-    def part_levels(self) -> dict[str, int]:
-        """After which level each part is final; 0 for the inputs."""
-        written = {name: i for i, level in enumerate(self.levels, 1) for layer in level for name in layer.writes}
-        return {name: written.get(name, 0) for name in self.parts}
-
-    def depth_sequence(self, x0: Point, kind: Literal["sweep", "iterate"] = "sweep") -> list[DepthStep]:
-        """The states h_0 = x0, …, h_d = R_f(x0) of a lifted depth sequence, all parts filled in.
-
-        `"sweep"` evaluates a level at a time, each layer once; `"iterate"` is h_i = x0 + f(h_{i-1}), all layers each.
-        """
-        if kind not in ("sweep", "iterate"):
-            raise ValueError(f"kind={kind!r} is unknown: use 'sweep' or 'iterate'")
-        start = {name: torch.zeros_like(value) for name, value in self.resolvent(x0).items()} | dict(x0)
-        steps = [DepthStep(start, ())]
-        for level in self.levels:
-            evaluated = level if kind == "sweep" else tuple(self.layers)
-            before = steps[-1].state
-            after = dict(before if kind == "sweep" else start)
-            for layer in evaluated:
-                self._accumulate(after, layer, before)
-            steps.append(DepthStep(after, evaluated))
-        return steps
-
-    def simplified(self, at: Point) -> "Sum":
+    def simplified(self, at: Parts) -> "Sum":
         """The same sum without the reads that layers declare but do not use, which may lower its depth.
 
         A read is dropped where the derivative by it vanishes at the point `at`, and its argument is held at its value
@@ -170,35 +88,8 @@ class Machine(nn.Module):
             graph.add_edges_from((layer, name) for name in layer.writes)
         return graph
 
-    def _linear(self, derivative: Callable[[Parts, dict[str, Tensor]], Linear | None], x: Point) -> "Sum":
-        layers = []
-        for layer in self.layers:
-            label = self.labels[layer]
-            linear = derivative(partial(layer.evaluate, label), layer.arguments(label, x))
-            if linear is not None:
-                layers.append(_LinearLayer(linear, name=label))
-        return Sum(layers, parts=self.parts)
 
-    def _accumulate(self, total: dict[str, Tensor], layer: "Layer", x: Point) -> None:
-        for name, value in layer.evaluate(self.labels[layer], x).items():
-            before = total.get(name)
-            if before is not None and before.shape != value.shape:
-                raise ValueError(
-                    f"{self.labels[layer]} writes {name} of shape {tuple(value.shape)}, "
-                    f"which does not add to {tuple(before.shape)}"
-                )
-            total[name] = value if before is None else before + value
-
-    def _check_parts(self, argument: str, x: Point) -> None:
-        if not isinstance(x, Mapping):
-            raise TypeError(f"{argument} must be a dict of tensors by part, got {type(x).__name__}")
-        known = set(self.parts)
-        unknown = [name for name in x if name not in known]
-        if unknown:
-            raise ValueError(f"{argument} has the unknown part {unknown[0]!r}: the machine has {', '.join(self.parts)}")
-
-
-class Layer(Machine):
+class Layer(Terms, nn.Module):
     """A differentiable module or function from the parts it reads to the parts it writes: a machine of depth one.
 
     With a tuple of names to write, the module returns as many tensors.
@@ -254,14 +145,14 @@ class Layer(Machine):
     def extra_repr(self) -> str:
         return f"{' × '.join(self.reads)} → {' × '.join(self.writes)}"
 
-    def arguments(self, label: str, x: Point) -> dict[str, Tensor]:
+    def arguments(self, label: str, x: Parts) -> dict[str, Tensor]:
         """The parts of x that the layer reads."""
         missing = [name for name in self.reads if name not in x]
         if missing:
             raise ValueError(f"{label} reads {missing[0]}, which the point lacks: it has {', '.join(x) or 'no parts'}")
         return {name: x[name] for name in self.reads}
 
-    def evaluate(self, label: str, x: Point) -> dict[str, Tensor]:
+    def evaluate(self, label: str, x: Parts) -> dict[str, Tensor]:
         """What the layer writes at x, by part."""
         return self._by_part(label, self.module(*self.arguments(label, x).values()))
 
@@ -276,35 +167,21 @@ class Layer(Machine):
         return dict(zip(self.writes, values, strict=True))
 
 
-class _LinearLayer(Layer):
-    """A layer of a tangent or dual machine: what it reads may be missing, which is zero and costs nothing."""
-
-    def __init__(self, linear: Linear, name: str):
-        super().__init__(linear.function, reads=[*linear.reads], writes=linear.writes, name=name)
-        self.zeros = linear.reads
-
-    def evaluate(self, label: str, x: Point) -> dict[str, Tensor]:
-        if not any(name in x for name in self.reads):
-            return {}
-        values = (x[name] if name in x else torch.zeros_like(self.zeros[name]) for name in self.reads)
-        return self._by_part(label, self.module(*values))
-
-
-class Sum(Machine):
+class Sum(Terms, nn.Module):
     """f_1 + f_2 + …, flattened. `NotAMachine` names the cycle where there is one.
 
     >>> f = Sum([Layer(torch.sin, reads="a", writes="b"), Layer(torch.cos, reads="b", writes="a")])
     Traceback (most recent call last):
     ...
-    resolvent.algebra.order.NotAMachine: the layers depend on each other in a cycle: f1 → b → f2 → a → f1
+    resolvent.machine.NotAMachine: the layers depend on each other in a cycle: f1 → b → f2 → a → f1
     """
 
-    def __init__(self, machines: Iterable[Machine], *, parts: Iterable[str] = ()):
+    def __init__(self, machines: Iterable[Terms], *, parts: Iterable[str] = ()):
         """`parts` are further names that points may have."""
         super().__init__()
         terms: list[Layer] = []
         for machine in machines:
-            if not isinstance(machine, Machine):
+            if not isinstance(machine, Terms):
                 raise TypeError(f"a sum is of layers and sums, got {type(machine).__name__}")
             terms += machine.layers
         self.terms = nn.ModuleList(terms)
@@ -368,7 +245,7 @@ class Sum(Machine):
         return machine
 
 
-def depends(f: Machine, g: Machine, at: tuple[Point, Point] | None = None) -> bool:
+def depends(f: Terms, g: Terms, at: tuple[Parts, Parts] | None = None) -> bool:
     """Does f depend on g: does it read what g writes or, at points (x1, x2), is (Df(x1)) g(x2) not zero."""
     if at is None:
         written = {name for layer in g.layers for name in layer.writes}

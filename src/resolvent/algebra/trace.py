@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Iterator, Sequence
+from copy import copy
 from typing import Any, NamedTuple
 
 import torch
@@ -34,6 +35,9 @@ def trace(module: nn.Module, example: Sequence[Tensor]) -> tuple[list[str], list
         changed = [name for name, (buffer, before) in buffers.items() if not torch.equal(buffer, before)]
         for buffer, before in buffers.values():
             buffer.copy_(before)
+    for name, child in [*traced.named_modules()]:  # what was recorded stays as the module itself gives it
+        if getattr(child, "inplace", False):
+            traced.set_submodule(name, out_of_place(child))
     if changed:
         raise ValueError(f"the module changes its buffer {changed[0]}, so it is not a pure function: call eval() first")
     for source in next(node for node in traced.graph.nodes if node.op == "output").all_input_nodes:
@@ -44,6 +48,13 @@ def trace(module: nn.Module, example: Sequence[Tensor]) -> tuple[list[str], list
             )
     operations = list(_operations(traced, recorder.values))
     return inputs, operations, {node.name: value for node, value in recorder.values.items()}
+
+
+def out_of_place(module: nn.Module) -> nn.Module:
+    """A copy of a module like `nn.ReLU(inplace=True)` that leaves its input as it is."""
+    module = copy(module)
+    module.inplace = False  # pyright: ignore  # an attribute of PyTorch's own modules
+    return module
 
 
 class _Tracer(fx.Tracer):

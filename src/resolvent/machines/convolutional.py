@@ -4,9 +4,10 @@ from typing import Any, Literal
 import torch
 
 from ..structure.activation import Pointwise
-from ..structure.convolution import Conv
+from ..structure.connections import ConnectionsLike
+from ..structure.convolution import Convolution
+from ..structure.partition import Partition, integer, integers
 from .structured import StructuredMachine
-from ..structure.partition import ConnectionsLike, Partition, connect, integer, integers
 
 
 class ConvMachine(StructuredMachine):
@@ -34,20 +35,13 @@ class ConvMachine(StructuredMachine):
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
     ):
-        partition = Partition(sizes)
         axes: Any = [kernel_size] if hasattr(kernel_size, "__index__") else kernel_size
         kernel = integers("kernel_size", axes)
         if len(kernel) > 3:
             raise ValueError(f"kernel_size has {len(kernel)} axes, at most 3 are possible: {kernel}")
-        super().__init__(
-            Conv(partition.total, kernel, _pairs(padding, kernel)),
-            partition,
-            activation,
-            bias=bias,
-            connections=connect(connections, partition),
-            device=device,
-            dtype=dtype,
-        )
+        operator = Convolution(Partition(sizes).total, kernel, _pairs(padding, kernel))
+        options: Any = dict(bias=bias, connections=connections, device=device, dtype=dtype)
+        super().__init__(operator, sizes, activation, **options)
 
 
 def _pairs(padding: str | Sequence, kernel: tuple[int, ...]) -> tuple[tuple[int, int], ...]:

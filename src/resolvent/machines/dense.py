@@ -1,11 +1,13 @@
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from ..structure.activation import Pointwise
+from ..structure.connections import ConnectionsLike
+from ..structure.dense import Dense
+from ..structure.partition import Partition
 from .structured import StructuredMachine
-from ..structure.operator import Dense
-from ..structure.partition import ConnectionsLike, Partition, connect
 
 
 class DenseMachine(StructuredMachine):
@@ -32,13 +34,5 @@ class DenseMachine(StructuredMachine):
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
     ):
-        partition = Partition(sizes)
-        super().__init__(
-            Dense(partition.total),
-            partition,
-            activation,
-            bias=bias,
-            connections=connect(connections, partition),
-            device=device,
-            dtype=dtype,
-        )
+        options: Any = dict(bias=bias, connections=connections, device=device, dtype=dtype)
+        super().__init__(Dense(Partition(sizes).total), sizes, activation, **options)

@@ -1,72 +1,72 @@
-"""The derivative of a structured machine at a point, and its dual."""
+"""The derivative of a structured machine at a point, and its dual: machines, and the same solve with slopes for σ."""
 
-from dataclasses import dataclass
 from typing import Any
 
-from jaxtyping import Float
 from torch import Tensor
 
-from ..structure.activation import Slope
-from ..sweep.plan import Plan
+from .. import pytorch
+from ..machine import Linear, Point, Projection, annihilators
+from ..structure.sigma import SLOPE_AT, ZERO, Sigma
+from ..sweep.explain import explain_points
 from ..sweep.solve import solve
 
-Point = Float[Tensor, "..."]
 
+class Tangent(Linear):
+    """dy = W dz + dy0, dz = σ'(y) ⊙ dy + dz0. The point y is looked at when it is used."""
 
-@dataclass(eq=False, slots=True)
-class Derivative(Slope):
-    """A structured machine's derivative at a point, or its dual: the same solve, with slopes for σ.
+    __slots__ = ("machine", "sigma", "system")
 
-    The point is checked when it is used.
-    """
-
-    machine: Any  # the structured machine
-
-    def endofunction(self, y: Point, z: Point) -> tuple[Point, Point]:
-        """(W dz, σ'(y) ⊙ dy) of a tangent (dy, dz) or, for the dual, (W* v, σ'(y) ⊙ u) of a cotangent (u, v)."""
-        weight, y, z, _ = self.machine._points(**{"y": y, "z": z, "the point y": self.y})
-        Wz, _ = solve(self.machine.operator, self._plan, None, weight, None, z)
-        return Wz, self.slope * y
+    def __init__(self, machine: Any, y: Tensor, value: Tensor | None):
+        self.machine, self.system, self.sigma = machine, machine._system, Sigma(SLOPE_AT, y, value)
 
     @property
-    def _plan(self) -> Plan:
-        plan = self.machine._plan(self.y)
-        return plan.dual if isinstance(self, Dual) else plan
+    def y(self) -> Any:
+        return self.sigma.point
 
-    def _solve(self, names: tuple[str, str], y0: Point | None, z0: Point | None) -> tuple[Point, Point]:
-        """The solution, of inputs that may be wrong, cast or transformed."""
-        machine, inputs = self.machine, dict(zip(names, (y0, z0), strict=True))
-        known = {} if self.z is None else {"z": self.z}
-        weight, y0, z0, y, *z = machine._points(**inputs, y=self.y, **known)
-        slope = Slope(self.activations, y, z[0] if z else None)
-        return solve(machine.operator, self._plan, slope, weight, y0, z0)
+    def solve(self, dy0: Tensor | None = None, dz0: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(dy, dz), of inputs with the channels of whole blocks; None is zero."""
+        return solve(self.system, self.sigma, pytorch.weight_and_bias(self.machine)[0], None, dy0, dz0)
+
+    def resolvent(self, x0: Point) -> Point:
+        return self.solve(*x0)
+
+    def endofunction(self, x: Point) -> Point:
+        """(W dz, σ'(y) ⊙ dy) or, for the dual, (W* v, σ'(y) ⊙ u)."""
+        y, z = self.machine._both(x)
+        explain_points(self.system, self.machine.weight, dict(y=y) | {"the point y": self.y})
+        Wz, _ = solve(self.system, ZERO, self.machine.weight, None, None, z)
+        return Wz, self.sigma.with_slope(self.system.activations).point * y  # pyright: ignore  # there is one
+
+    def depth_at(self, x: Point = None) -> int:
+        return self.machine.depth_at(self.y)
+
+    def cofiltration(self, x: Point = None) -> list[Projection]:
+        """That of the machine (Proposition 3)."""
+        return self.machine.cofiltration(self.y)
+
+    def dual(self, x: Point = None) -> "Dual":
+        return Dual(self.machine, self.y, self.sigma.value)
 
 
-class Tangent(Derivative):
-    """dy = W dz + dy0, dz = σ'(y) ⊙ dy + dz0."""
-
-    __slots__ = ()
-
-    @property
-    def dual(self) -> "Dual":
-        return Dual(self.activations, self.y, self.z, self.machine)
-
-    def solve(self, dy0: Point | None = None, dz0: Point | None = None) -> tuple[Point, Point]:
-        """(dy, dz); None is zero."""
-        done = self.machine._at_once(self, dy0, dz0)
-        return self._solve(("dy0", "dz0"), dy0, dz0) if done is None else done
-
-
-class Dual(Derivative):
+class Dual(Tangent):
     """u = W* v + u0, v = σ'(y) ⊙ u + v0."""
 
     __slots__ = ()
 
-    @property
-    def dual(self) -> Tangent:
-        return Tangent(self.activations, self.y, self.z, self.machine)
+    def __init__(self, machine: Any, y: Tensor, value: Tensor | None):
+        self.machine, self.system, self.sigma = machine, machine._system.dual, Sigma(SLOPE_AT, y, value)
 
-    def solve(self, u0: Point | None = None, v0: Point | None = None) -> tuple[Point, Point]:
-        """(u, v); None is zero."""
-        done = self.machine._at_once(self, u0, v0, transposed=True)
-        return self._solve(("u0", "v0"), u0, v0) if done is None else done
+    def solve(self, u0: Tensor | None = None, v0: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(u, v), of cotangents with all channels, as `machine.placed` makes one of a block's; None is zero."""
+        return solve(self.system, self.sigma, pytorch.weight_and_bias(self.machine)[0], None, u0, v0)
+
+    def cofiltration(self, x: Point = None) -> list[Projection]:
+        """What annihilates the machine's, in which u belongs to z and v to y."""
+        return [_swapped(P) for P in annihilators(self.machine.cofiltration(self.y))]
+
+    def dual(self, x: Point = None) -> Tangent:  # pyright: ignore  # of the dual, the tangent
+        return Tangent(self.machine, self.y, self.sigma.value)
+
+
+def _swapped(P: Projection) -> Projection:
+    return lambda x: P(x[::-1])[::-1]

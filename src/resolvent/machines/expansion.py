@@ -5,9 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..structure.operator import Region
-from ..sweep.plan import Activate, Plan
 from ..algebra.sum import Layer, Sum
+from ..structure.operator import Rectangle, Region
+from ..sweep.plan import Activated
+from ..sweep.system import System
 
 
 class _Row(nn.Module):
@@ -18,22 +19,25 @@ class _Row(nn.Module):
         self.machine, self.region, self.sources = machine, region, sources
 
     def forward(self, *zs: Tensor) -> Tensor:
-        block, weight = self.machine.operator.block, self.machine.weight
-        effects = [block(weight, z, self.region, *source) for z, source in zip(zs, self.sources, strict=True)]
+        operator, effects = self.machine.operator, []
+        for z, (source, lags) in zip(zs, self.sources, strict=True):
+            rectangle = Rectangle(-1, range(lags[0], lags[-1] + 1), self.region.channels, source.channels)
+            W = operator.entries(self.machine.weight, rectangle)
+            effects.append(operator.edge(W, z, self.region, source, lags))
         return torch.stack(effects).sum(0)
 
 
-def blocks_of(plan: Plan) -> dict[str, Activate]:
+def blocks_of(system: System, time_steps: int) -> dict[str, Activated]:
     """The blocks in their order, named `0`, `1`, … or, with time blocks, `0.0`, `0.1`, …, `1.0`, …"""
-    steps = [step for step in plan.steps if isinstance(step, Activate)]
+    steps = [step for step in system.unrolled(time_steps, 0) if isinstance(step, Activated)]
     starts = {start: k for k, start in enumerate(dict.fromkeys(step.region.times.start for step in steps))}
     if len(starts) == 1:
         return {str(step.block): step for step in steps}
     return {f"{starts[step.region.times.start]}.{step.block}": step for step in steps}
 
 
-def expand(machine: Any, plan: Plan, prefix: str) -> Sum:
-    blocks = blocks_of(plan)
+def expand(machine: Any, time_steps: int, prefix: str) -> Sum:
+    blocks = blocks_of(machine.system, time_steps)
     layers = []
     for name, (region, i) in blocks.items():
         sources = {

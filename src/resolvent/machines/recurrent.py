@@ -5,13 +5,18 @@ import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
 
-from ..structure.activation import Pointwise
-from .expansion import expand
-from ..structure.lagged import Lagged
-from .structured import Point, StructuredMachine
-from ..structure.partition import ConnectionsLike, Partition, connect, integer
-from ..sweep.solve import solve
+from .. import pytorch
 from ..algebra.sum import Sum
+from ..machine import Point, Projection
+from ..structure.activation import Pointwise
+from ..structure.connections import ConnectionsLike, connect
+from ..structure.lagged import Lagged
+from ..structure.partition import Partition, integer
+from ..structure.sigma import FUNCTION, Sigma
+from ..sweep.explain import explain, explain_points
+from ..sweep.solve import solve
+from .expansion import expand
+from .structured import Pair, StructuredMachine, pair
 
 State = Float[Tensor, "*batch lags channels"]
 
@@ -37,7 +42,6 @@ class RecurrentMachine(StructuredMachine):
     """
 
     kind = "recurrent"
-    operator: Lagged
 
     def __init__(
         self,
@@ -53,64 +57,65 @@ class RecurrentMachine(StructuredMachine):
     ):
         partition = Partition(sizes)
         lags, time_block = integer("lags", lags, minimum=0), integer("time_block", time_block, minimum=1)
-        super().__init__(
-            Lagged(partition.total, lags),
-            partition,
-            activation,
-            bias=bias,
-            connections=connect(connections, partition, lags, time_block),
-            device=device,
-            dtype=dtype,
-        )
+        read = connect(connections, partition, lags, time_block)
+        options: Any = dict(bias=bias, connections=read, device=device, dtype=dtype)
+        super().__init__(Lagged(partition.total, lags), sizes, activation, **options)
 
     @property
     def _arguments(self) -> dict[str, Any]:
         return dict(lags=self.operator.lags, time_block=self.connections.time_block)
 
-    def depth_at(self, time_steps: int) -> int:
-        """2n + 1 for the n + 1 blocks of a sequence of that length; `depth` is that of one time block."""
-        time_blocks = -(-integer("time_steps", time_steps, minimum=1) // self.connections.time_block)
-        return 2 * len(self.partition) * time_blocks - 1
+    def depth_at(self, x: Point = None) -> int:
+        """2n + 1 for the n + 1 blocks of (time, channels) of points like x, a pair or its y."""
+        y, z = pair(x)
+        if y is None and z is None:
+            raise ValueError("a recurrent machine has no depth of its own, it grows with the sequence: depth_at(x) has it")
+        time_blocks = -(-self.operator.time_steps(z if y is None else y) // self.connections.time_block)
+        return max(0, 2 * len(self.partition) * time_blocks - 1)
 
-    def as_sum(self, time_steps: int, prefix: str = "") -> Sum:
+    def as_sum(self, time_steps: int, prefix: str = "") -> Sum:  # pyright: ignore  # it needs the steps
         """The same machine, on so many steps, as a sum of layers; parts are y0.0, z0.0, …: (time block, block)."""
-        return expand(self, self._plan_at(integer("time_steps", time_steps, minimum=1), 0), prefix)
+        return expand(self, integer("time_steps", time_steps, minimum=1), prefix)
 
-    def cofiltration(self, time_steps: int) -> tuple[dict[str, Tensor], ...]:
-        """The paper's chain: which (time, channel) of y and z each V_i keeps, as masks."""
-        return self._chain(integer("time_steps", time_steps, minimum=1))
+    def cofiltration(self, x: Point = None) -> list[Projection]:
+        """The paper's chain of points like x: which (time, channel) of y and z each V_i keeps."""
+        self.depth_at(x)
+        return super().cofiltration(x)
 
-    def forward(self, x: Point, *, lengths: Sequence[int] | Integer[Tensor, "..."] | None = None) -> Point:
-        """The z of the resolvent at y0 = x, z0 = 0."""
-        return self.solve(x, lengths=lengths)[1]
+    def forward(self, x: Tensor, *, lengths: Sequence[int] | Integer[Tensor, "..."] | None = None) -> Tensor:
+        """The z of the resolvent at y0 = x + bias, z0 = 0. x has the channels of the first block, or all of them."""
+        return super().forward(x) if lengths is None else self._half(x, self.solve(x, lengths=lengths))
 
     def solve(
         self,
-        y0: Point,
-        z0: Point | None = None,
+        y0: Tensor | None,
+        z0: Tensor | None = None,
         *,
-        history: Point | None = None,
+        history: Tensor | None = None,
         lengths: Sequence[int] | Integer[Tensor, "..."] | None = None,
-    ) -> tuple[Point, Point]:
-        """The resolvent. `history` is the z of the steps before, of which the last `lags` matter; none means zeros.
+    ) -> Pair:
+        """The (y, z) of the machine. `history` is the z of the steps before, of which the last `lags` matter; none is 0.
 
         Past the `lengths` of its sequences, a batch comes out as zeros, has no influence and gets no gradient.
         """
         if history is None and lengths is None:
             return super().solve(y0, z0)
-        weight, y0, z0 = self._points(y0=y0, z0=z0)
-        y0 = self.operator.extended(y0, self._bias(weight))
+        weight, bias, y0, z0 = map(pytorch.cast, (*pytorch.weight_and_bias(self), y0, z0))
+        explain(self._system, Sigma(FUNCTION), weight, bias, y0, z0)
+        like: Any = z0 if y0 is None else y0
+        y0 = self.operator.extended(like.new_zeros(self.operator.full_shape(like)) if y0 is None else y0, bias)
+        z0 = None if z0 is None else self.operator.extended(z0)
         inside = None if lengths is None else self._inside(lengths, y0)
         if inside is not None:
             y0, z0 = y0.where(inside, 0), None if z0 is None else z0.where(inside, 0)
         past = 0
         if history is not None:
-            history = self._history(history, y0)
+            history = self._history(pytorch.cast(history), weight, y0)
             past = self.operator.time_steps(history)
             z0 = torch.cat([history, y0.new_zeros(y0.shape) if z0 is None else z0], -2)
             y0 = torch.cat([torch.zeros_like(history), y0], -2)
             inside = None if inside is None else torch.cat([torch.ones_like(history, dtype=torch.bool), inside], -2)
-        solution = solve(self.operator, self._plan(y0, past), self.activation, weight, y0, z0, inside)
+        solution = solve(self._system, Sigma(FUNCTION, inside=inside, history=past), weight, None, y0, z0)
         if inside is not None:
             solution = (x.where(inside, 0) for x in solution)
         y, z = (x[..., past:, :] for x in solution)
@@ -119,7 +124,7 @@ class RecurrentMachine(StructuredMachine):
     def initial_state(self, batch: int | None = None) -> State:
         """The state before the first step: the z of the last `lags` steps, all zero. No batch axis for None."""
         shape = (self.operator.lags, self.partition.total)
-        return self._cast(self.weight).new_zeros(shape if batch is None else (batch, *shape))
+        return pytorch.cast(self.weight).new_zeros(shape if batch is None else (batch, *shape))
 
     def step(self, x: Float[Tensor, "*batch inputs"], state: State) -> tuple[Float[Tensor, "*batch channels"], State]:
         """z of the next time step and the state after it: the numbers of the whole sequence, in constant memory."""
@@ -131,11 +136,11 @@ class RecurrentMachine(StructuredMachine):
         _, z = self.solve(x.unsqueeze(-2), history=state)
         return z.squeeze(-2), torch.cat([state, z], -2)[..., 1:, :]
 
-    def _history(self, history: Tensor, y0: Tensor) -> Tensor:
-        _, checked = self._points(history=history)
-        if checked.shape[:-2] != y0.shape[:-2]:
+    def _history(self, history: Tensor, weight: Tensor, y0: Tensor) -> Tensor:
+        explain_points(self._system, weight, dict(history=history))
+        if history.shape[:-2] != y0.shape[:-2]:
             raise ValueError(f"history has shape {tuple(history.shape)}, y0 has the batch {tuple(y0.shape[:-2])}")
-        return checked[..., max(0, checked.shape[-2] - self.operator.lags) :, :]
+        return history[..., max(0, history.shape[-2] - self.operator.lags) :, :]
 
     def _inside(self, lengths: Sequence[int] | Tensor, y0: Tensor) -> Tensor:
         """True before each sequence's end, in the shape of y0."""

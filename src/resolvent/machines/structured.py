@@ -1,4 +1,4 @@
-"""What every structured machine shares: a partition, a linear operator, a pointwise σ, and the solve."""
+"""What every structured machine shares: blocks, a linear operator, a pointwise σ, and the solve."""
 
 import os
 from collections.abc import Sequence
@@ -6,36 +6,30 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._C import _is_any_autocast_enabled
-from torch.compiler import is_compiling
 
-from ..structure.activation import ACTIVATIONS, Activations, Pointwise, Sigma
-from .derivative import Dual, Point, Tangent
-from .expansion import blocks_of, expand
-from ..files.folder import write
-from ..structure.operator import Operator
-from ..structure.partition import Connections, Partition, connect
-from ..sweep.plan import Plan, make_plan
-from ..sweep.solve import at_once, solve, weight_cotangent, weight_cotangent_at_once
+from .. import pytorch
 from ..algebra.sum import Sum
-from ..sweep.sweep import executor, with_handle
+from ..files.folder import write
+from ..machine import Machine, Point, Projection
+from ..structure.activation import ACTIVATIONS, Pointwise
+from ..structure.activations import Activations, activations_of
+from ..structure.connections import Connections, ConnectionsLike, connect
+from ..structure.operator import Operator
+from ..structure.partition import Partition
+from ..structure.sigma import ITSELF, ZERO
+from ..sweep.explain import explain_points
+from ..sweep.solve import solve, weight_cotangent
+from ..sweep.system import System, system
+from .derivative import Dual, Tangent
+from .expansion import blocks_of, expand
 
-FIRST = ("y0", "dy0", "u0")
-"""What a solve takes as short as it is."""
-INPUTS = (*FIRST, "z0", "dz0", "v0")
-"""What may be short or None."""
+Pair = tuple[Tensor, Tensor]
 
 
-def _constant(function: Any) -> Any:
-    """What `torch.compiler.assume_constant_result` does, without importing the compiler: that takes a second."""
-    function._dynamo_marked_constant = True
-    return function
-
-
-class StructuredMachine(nn.Module):
+class StructuredMachine(Machine, nn.Module):
     """The machine f = W + σ on X = Y ⊕ Z, where W is read only from earlier blocks to later ones.
 
-    A subclass brings its operator; calling the machine is its resolvent.
+    A point is a pair (y, z). A subclass brings its operator; calling the machine is half of its resolvent.
     """
 
     weight: nn.Parameter
@@ -46,19 +40,20 @@ class StructuredMachine(nn.Module):
     def __init__(
         self,
         operator: Operator,
-        partition: Partition,
-        activation: str | Pointwise | Sequence[str | Pointwise],
+        sizes: Sequence[int],
+        activation: str | Pointwise | Sequence[str | Pointwise] = "tanh",
         *,
-        bias: bool,
-        connections: Connections,
-        device: torch.device | str | int | None,
-        dtype: torch.dtype | None,
+        bias: bool = True,
+        connections: ConnectionsLike | Connections = "all",
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        self.operator = operator
-        self.partition = partition
-        self.connections = connections
-        self.activation = Activations(activation, partition, operator.channel_axis)
+        partition = Partition(sizes)
+        if not isinstance(connections, Connections):
+            connections = connect(connections, partition)
+        sigma = activations_of(activation, partition, operator.channel_axis, operator.event_ndim)
+        self._system = system(connections, operator, sigma)
         weight = torch.empty(operator.weight_shape, device=device, dtype=dtype)
         if not weight.is_floating_point():
             raise TypeError(f"dtype must be of floating point, got {dtype}")
@@ -66,6 +61,27 @@ class StructuredMachine(nn.Module):
         values = nn.Parameter(torch.empty(partition.total, device=device, dtype=dtype)) if bias else None
         self.register_parameter("bias", values)
         self.reset_parameters()
+
+    # What a machine is made of cannot be replaced: a sweep relies on that all of it agrees.
+    @property
+    def system(self) -> System:
+        return self._system
+
+    @property
+    def partition(self) -> Partition:
+        return self._system.partition
+
+    @property
+    def connections(self) -> Connections:
+        return self._system.connections
+
+    @property
+    def operator(self) -> Any:
+        return self._system.operator
+
+    @property
+    def activation(self) -> Activations:
+        return self._system.activations
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -87,59 +103,65 @@ class StructuredMachine(nn.Module):
             self.bias.zero_()
 
     @property
-    def depth(self) -> int:
-        """2n + 1 for the blocks I_0 … I_n."""
-        return 2 * len(self.partition) - 1
-
-    @property
     def executor(self) -> str:
         """What sweeps over the blocks, by device, precision and σ: "native", "triton" or, step by step, "torch".
 
         On a GPU, "triton" serves convolutions over one axis of up to 64 positions; in larger spaces "torch" does.
         """
-        return executor(self.operator, self.activation, self.weight)
+        return self._system.executor(self.weight)
 
-    def forward(self, x: Point) -> Point:
-        """The z of the resolvent at y0 = x, z0 = 0. x fills the first channels and is zero-extended."""
-        return self.solve(x)[1]
+    def forward(self, x: Tensor) -> Tensor:
+        """The z of the resolvent at y0 = x + bias, z0 = 0. x has the channels of the first block, or all of them."""
+        return self._half(x, self.solve(x))
 
-    def solve(self, y0: Point, z0: Point | None = None) -> tuple[Point, Point]:
-        """The resolvent: the (y, z) with y = W z + y0 + bias and z = σ(y) + z0, in one sweep over the blocks."""
-        done = self._at_once(self.activation, y0, z0, biased=True)
-        if done is not None:
-            return done
-        weight, y0, z0 = self._points(y0=y0, z0=z0)
-        return solve(self.operator, self._plan(y0), self.activation, weight, y0, z0, bias=self._bias(weight))
+    def _half(self, x: Tensor, solution: Pair) -> Tensor:
+        """The z of a solution, if x was an input."""
+        given, partition = x.shape[self._system.operator.channel_axis], self._system.partition
+        if given != partition.sizes[0] and given != partition.total:
+            raise ValueError(
+                f"x of shape {tuple(x.shape)} has {given} channels as {self.operator.layout}, the machine takes the "
+                f"{partition.sizes[0]} of its first block or all {partition.total}: sizes={partition.sizes}"
+            )
+        return solution[1]
 
-    def endofunction(self, y: Point, z: Point) -> tuple[Point, Point]:
-        """f(y, z) = (W z, σ(y)). `solve` inverts id - f; the bias belongs to y0."""
-        weight, y, z = self._points(y=y, z=z)
-        Wz, _ = solve(self.operator, self._plan(z), None, weight, None, z)
-        return Wz, self.activation(y)
+    def solve(self, y0: Tensor | None, z0: Tensor | None = None) -> Pair:
+        """The (y, z) with y = W z + y0 + bias and z = σ(y) + z0, in one sweep over the blocks.
 
-    def tangent(self, y: Point, z: Point | None = None) -> Tangent:
-        """The derivative machine at y: dy = W dz + dy0, dz = σ'(y) ⊙ dy + dz0.
-
-        Where z = σ(y) is at hand, as after a solve without z0 and lengths, it saves computing σ again.
+        y0 and z0 have the channels of whole blocks, from the first on; None is zero.
         """
-        return Tangent(self.activation, y, z, self)
+        return solve(self._system, ITSELF, *pytorch.weight_and_bias(self), y0, z0)
 
-    def dual(self, y: Point, z: Point | None = None) -> Dual:
-        """The dual machine at y: u = W* v + u0, v = σ'(y) ⊙ u + v0. For z, see `tangent`."""
-        return Dual(self.activation, y, z, self)
+    def resolvent(self, x0: Point) -> Pair:
+        """(id - f)^-1 of a pair (y0, z0): a solve without the bias, which belongs to y0."""
+        y0, z0 = pair(x0)
+        return solve(self._system, ITSELF, self.weight, None, y0, z0)
 
-    def weight_cotangent(self, v: Point, z: Point) -> Point:
+    def endofunction(self, x: Point) -> Pair:
+        """f(y, z) = (W z, σ(y))."""
+        y, z = self._both(x)
+        Wz, _ = solve(self._system, ZERO, self.weight, None, None, z)
+        return Wz, self.activation(pytorch.cast(y))
+
+    def depth_at(self, x: Point = None) -> int:
+        """2n + 1 for the blocks I_0 … I_n."""
+        return 2 * len(self.partition) - 1
+
+    def tangent(self, x: Point, *, value: Tensor | None = None) -> Tangent:
+        """The derivative machine at (y, z), or y alone: dy = W dz + dy0, dz = σ'(y) ⊙ dy + dz0.
+
+        A known `value` = σ(y) saves computing it again: the z of a solve without z0 and lengths.
+        """
+        return Tangent(self, pair(x)[0], value)
+
+    def dual(self, x: Point, *, value: Tensor | None = None) -> Dual:
+        """The dual machine at (y, z), or y alone: u = W* v + u0, v = σ'(y) ⊙ u + v0. For `value`, see `tangent`."""
+        return Dual(self, pair(x)[0], value)
+
+    def weight_cotangent(self, v: Tensor, z: Tensor) -> Tensor:
         """Q = v z* summed over the batch, zero where W is not read: the cotangent of W, from the dual's v."""
-        weight, operator = self._parameters.get("weight"), self.operator
-        if weight is not None and not is_compiling() and type(v) is Tensor and v.ndim in operator.ndims:
-            plan = self._plan_at(operator.time_steps(v), 0)
-            done = weight_cotangent_at_once(operator, plan, weight, v, z)
-            if done is not None:
-                return done
-        _, v, z = self._points(v=v, z=z)
-        return weight_cotangent(self.operator, self._plan(v), v, z)
+        return weight_cotangent(self._system, pytorch.weight_and_bias(self)[0], v, z)
 
-    def split(self, z: Point) -> tuple[Point, ...]:
+    def split(self, z: Tensor) -> tuple[Tensor, ...]:
         """The blocks of a tensor, as views."""
         axis, channels = self.operator.channel_axis, self.partition.total
         if z.ndim < self.operator.event_ndim or z.shape[axis] != channels:
@@ -148,32 +170,61 @@ class StructuredMachine(nn.Module):
             )
         return z.split(self.partition.sizes, dim=axis)
 
+    def placed(self, t: Tensor, block: int = -1) -> Tensor:
+        """The tensor of one block among zeros: a cotangent of the last block alone, for the dual machine."""
+        axis, sizes = self.operator.channel_axis, self.partition.sizes
+        if not -len(sizes) <= block < len(sizes):
+            raise ValueError(f"block={block} is none of the {len(sizes)} blocks: sizes={sizes}")
+        if t.ndim < self.operator.event_ndim or t.shape[axis] != sizes[block]:
+            raise ValueError(
+                f"t has shape {tuple(t.shape)}, block {block} has {sizes[block]} channels in {self.operator.layout}"
+            )
+        shape = list(t.shape)
+        zeros = [t.new_zeros((*shape[:axis], size, *shape[axis:][1:])) for size in sizes]
+        zeros[block] = t
+        return torch.cat(zeros, axis)
+
     def as_sum(self, prefix: str = "") -> Sum:
         """The same machine as a sum of layers z… → y_i (rows of W) and y_i → z_i (σ), of depth 2n + 1.
 
         Its parts are y0, z0, y1, z1, …, behind the prefix; `as_point` gives its input. Parameters are shared.
         """
-        return expand(self, self._plan_at(1, 0), prefix)
+        return expand(self, 1, prefix)
 
-    def as_point(self, y0: Point, z0: Point | None = None, prefix: str = "") -> dict[str, Tensor]:
+    def as_point(self, y0: Tensor, z0: Tensor | None = None, prefix: str = "") -> dict[str, Tensor]:
         """(y0 + bias, z0) in the parts of `as_sum`."""
-        weight, y0, z0 = self._points(y0=y0, z0=z0)
-        halves = {"y": self.operator.extended(y0, self._bias(weight))} | ({} if z0 is None else {"z": z0})
+        points = dict(y0=y0) if z0 is None else dict(y0=y0, z0=z0)
+        explain_points(self._system, self.weight, points, short=("y0", "z0"))
+        halves = {"y": self.operator.extended(y0, self.bias)}
+        halves |= {} if z0 is None else {"z": self.operator.extended(z0)}
         return {
             f"{prefix}{half}{name}": self.operator.part(x, block.region)
             for half, x in halves.items()
-            for name, block in blocks_of(self._plan(y0)).items()
+            for name, block in blocks_of(self._system, self.operator.time_steps(y0)).items()
         }
 
-    def cofiltration(self) -> tuple[dict[str, Tensor], ...]:
-        """The paper's chain of length 2n + 1: which channels of y and z each V_i keeps, as masks."""
-        return self._chain(1)
+    def cofiltration(self, x: Point = None) -> list[Projection]:
+        """The paper's chain of length 2n + 1, as projections of pairs: which channels of y and z each V_i keeps."""
+        y, z = pair(x)
+        like = z if y is None else y
+        steps = 1 if like is None else self.operator.time_steps(like)
+        kept = [self.operator.everything(steps)] * 2
+        chain = []
+        for block in blocks_of(self._system, steps).values():
+            for half in range(2):
+                kept = list(kept)
+                kept[half] = kept[half].clone()
+                self.operator.part(kept[half], block.region).fill_(False)
+                chain.append(_onto(kept))
+        return chain
 
     @property
     def specification(self) -> dict[str, Any]:
         """What `machine.json` says of this machine: the arguments that make it again, as plain data."""
         names = [a.name for a in self.activation.blocks]
-        if self.activation.codes is None:
+        if self._system.form is None:
+            raise ValueError(f"the operator of a {type(self).__name__} is one of its own: only the library's can be shared")
+        if self._system.codes is None:
             custom = next(a.name for a in self.activation.blocks if ACTIVATIONS.get(a.name) is not a)
             raise ValueError(f"activation {custom} is not one of {', '.join(ACTIVATIONS)}: only those can be shared")
         matrices = [[list(row) for row in matrix] for matrix in self.connections.matrices]
@@ -201,7 +252,7 @@ class StructuredMachine(nn.Module):
         counts = [sum(sum(map(sum, matrix)) for matrix in c.matrices) for c in (self.connections, everything)]
         connections = self._named_connections() or f"{counts[0]} of {counts[1]}"
         fields = dict(sizes=self.partition.sizes, activation=self.activation, **self._arguments)
-        fields |= dict(connections=connections, bias=self.bias is not None, depth=self.depth)
+        fields |= dict(connections=connections, bias=self.bias is not None)
         return ", ".join(f"{name}={value}" for name, value in fields.items())
 
     @property
@@ -215,133 +266,28 @@ class StructuredMachine(nn.Module):
 
     def _named_connections(self) -> str | None:
         time_block = self.connections.time_block
-        named = {name: connect(name, self.partition, self._lags, time_block) for name in ("all", "sequential")}
+        names = ("all", "sequential", "recurrent")[: 3 if self._lags else 2]
+        named = {name: connect(name, self.partition, self._lags, time_block) for name in names}  # pyright: ignore
         return next((name for name, c in named.items() if c == self.connections), None)
 
-    def _plan(self, x: Tensor, history: int = 0) -> Plan:
-        steps = self.operator.time_steps(x) - history
-        return self._compiled_plan_at(steps, history) if is_compiling() else self._plan_at(steps, history)
+    def _both(self, x: Point) -> Pair:
+        """Both halves of a pair of which one may be None for zero, with all channels."""
+        y, z = pair(x)
+        explain_points(self._system, self.weight, {n: p for n, p in (("y", y), ("z", z)) if p is not None})
+        return torch.zeros_like(z) if y is None else y, torch.zeros_like(y) if z is None else z
 
-    @_constant  # a compiler is not to trace how the plan is built
-    def _plan_at(self, time_steps: int, history: int) -> Plan:
-        plan = make_plan(self.partition, self.connections, time_steps, history)
-        # equal ones are shared: to find out in each call that many blocks are equal takes milliseconds
-        if plan.connections is not self.connections or plan.partition is not self.partition:
-            self.partition, self.connections = plan.partition, plan.connections
-        return plan
 
-    @_constant
-    def _compiled_plan_at(self, time_steps: int, history: int) -> Plan:
-        """Where a fast executor serves, compiled code calls the sweep as one operation; else it sees all steps.
+def pair(x: Point) -> tuple[Any, Any]:
+    """(y, z) of a point, or of y alone."""
+    if not isinstance(x, tuple | list):
+        return x, None
+    if len(x) != 2:
+        raise ValueError(f"a point of a structured machine is a pair (y, z), got {len(x)} entries")
+    return x[0], x[1]
 
-        In a space that the executor does not serve, the operation runs step by step, in the precision of eager code and
-        not slower than what the compiler makes of the steps, which are the library's convolutions. What is exported
-        knows no executors. Asked in traced code, PyTorch 2.11 would say that all of it is exported.
-        """
-        plan = self._plan_at(time_steps, history)
-        if torch.compiler.is_exporting() or self.executor == "torch":
-            return plan
-        return with_handle(self.operator, plan, self.activation)
 
-    def _chain(self, time_steps: int) -> tuple[dict[str, Tensor], ...]:
-        kept = {half: self.operator.everything(time_steps) for half in "yz"}
-        chain = []
-        for block in blocks_of(self._plan_at(time_steps, 0)).values():
-            for half in "yz":
-                kept = kept | {half: kept[half].clone()}
-                self.operator.part(kept[half], block.region).fill_(False)
-                chain.append(kept)
-        return tuple(chain)
+def _onto(kept: list[Tensor]) -> Projection:
+    def project(x: Point) -> Point:
+        return tuple(None if half is None else half.where(mask, 0) for half, mask in zip(x, kept, strict=True))
 
-    def _at_once(
-        self, sigma: Sigma, y0: Any, z0: Any, *, biased: bool = False, transposed: bool = False
-    ) -> tuple[Tensor, Tensor] | None:
-        """The solve without the checks and layers that only others than plain tensors need, where that will do."""
-        parameters: Any = self._parameters
-        if is_compiling() or type(y0) is not Tensor or "weight" not in parameters or "bias" not in parameters:
-            return None  # a parameter that is replaced is not among them
-        operator = self.operator
-        if y0.ndim not in operator.ndims:
-            return None
-        plan = self._plan_at(operator.time_steps(y0), 0)
-        bias = parameters["bias"] if biased else None
-        return at_once(operator, plan.dual if transposed else plan, sigma, parameters["weight"], y0, z0, bias)
-
-    def _bias(self, weight: Tensor) -> Tensor | None:
-        bias = self._parameter("bias")
-        if bias is None:
-            return None
-        bias = self._cast(bias)
-        if bias.device != weight.device:
-            raise ValueError(f"bias is on {bias.device}, the machine is on {weight.device}")
-        if bias.dtype != weight.dtype:
-            raise TypeError(f"bias is {bias.dtype}, the machine is {weight.dtype}")
-        if bias.shape != (self.partition.total,):
-            raise ValueError(f"bias has shape {tuple(bias.shape)}, the machine needs ({self.partition.total},)")
-        return bias
-
-    def _parameter(self, name: str) -> Any:
-        # nn.Module's own lookup takes half a microsecond; it is still the one to ask where a parameter is replaced.
-        return self._parameters[name] if name in self._parameters else getattr(self, name)
-
-    def _points(self, **points: Tensor | None) -> list[Any]:
-        """The weight and the given points, checked and cast as autocast asks.
-
-        Inputs (y0, z0, …) may be None for zero if one of them is not; z0, dz0 and v0 are zero-extended to all channels.
-        """
-        operator, weight = self.operator, self._cast(self._parameter("weight"))
-        if weight.shape != operator.weight_shape:
-            raise ValueError(f"weight has shape {tuple(weight.shape)}, the machine needs {operator.weight_shape}")
-        checked: list[Any] = [weight]
-        first = shape = None
-        missing: list[str] = []
-        for name, x in points.items():
-            if x is None and name in INPUTS:
-                missing.append(name)
-                checked.append(None)
-                continue
-            x = self._checked(name, x, weight)
-            checked.append(x if name in FIRST else operator.extended(x))
-            full = operator.full_shape(x)
-            if shape is None:
-                first, shape = name, full
-            elif full != shape:
-                raise ValueError(
-                    f"{first} and {name} must agree in all but their channels, "
-                    f"zero-extended they are {tuple(shape)} and {tuple(full)}"
-                )
-        if len(missing) == 2:  # both inputs of a machine
-            raise ValueError(f"one of {', '.join(missing)} must be given")
-        return checked
-
-    def _checked(self, name: str, x: Tensor | None, weight: Tensor) -> Tensor:
-        """x cast, or the reason why it cannot be used."""
-        operator, channels = self.operator, self.partition.total
-        if not isinstance(x, Tensor):
-            raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
-        if x.device != weight.device:
-            raise ValueError(f"{name} is on {x.device}, the machine is on {weight.device}")
-        if x.layout is not torch.strided:
-            raise TypeError(f"{name} is {x.layout}, the machine needs torch.strided")
-        cast = x if x.dtype is weight.dtype else self._cast(x)
-        if cast.dtype != weight.dtype:
-            raise TypeError(f"{name} is {x.dtype}, the machine is {weight.dtype}")
-        if x.ndim not in operator.ndims:
-            raise ValueError(f"{name} has shape {tuple(x.shape)}, the machine needs {operator.layout}")
-        missing = channels - x.shape[operator.channel_axis]
-        if missing < 0 or (missing and name not in INPUTS):
-            needed = "the machine has" if missing < 0 else "it needs all"
-            raise ValueError(
-                f"{name} has {channels - missing} channels, {needed} {channels}: sizes={self.partition.sizes}"
-            )
-        return cast
-
-    @staticmethod
-    def _cast(x: Tensor) -> Tensor:
-        """x in the precision autocast asks for; like autocast, float64 and integers are left alone."""
-        if not _is_any_autocast_enabled():
-            return x
-        device = x.device.type
-        if device == "meta" or not torch.is_autocast_enabled(device):
-            return x
-        return x.to(torch.get_autocast_dtype(device)) if x.is_floating_point() and x.dtype != torch.float64 else x
+    return project

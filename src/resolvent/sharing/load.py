@@ -7,19 +7,12 @@ from typing import Any
 
 import torch
 
+from ..algebra.sum import Layer, Sum
 from ..files import folder as _folder
-from ..machines.convolutional import ConvMachine
-from ..machines.dense import DenseMachine
+from ..machines.kinds import KINDS
 from ..machines.structured import StructuredMachine
 from ..structure.partition import integers
-from ..machines.recurrent import RecurrentMachine
-from ..algebra.sum import Layer, Sum
 
-KINDS: dict[str, tuple[type[Any], frozenset[str]]] = {
-    "dense": (DenseMachine, frozenset()),
-    "conv": (ConvMachine, frozenset({"kernel_size", "padding"})),
-    "recurrent": (RecurrentMachine, frozenset({"lags", "time_block"})),
-}
 SHARED = frozenset({"kind", "sizes", "activation", "connections", "bias"})
 
 

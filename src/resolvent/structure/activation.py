@@ -1,15 +1,12 @@
 """Pointwise activations σ, each beside its slope σ'."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import groupby
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-from .partition import Partition
 
 Pointwise = Callable[[Tensor], Tensor]
 
@@ -26,6 +23,12 @@ class Activation:
 
     def __repr__(self) -> str:
         return self.name
+
+    def derivative(self, order: int) -> Pointwise:
+        """σ, σ', σ'', …"""
+        if order < 2:
+            return self.slope if order else self.function
+        return _slope_of(self.derivative(order - 1))
 
     def __reduce__(self):
         # A known activation travels by name: its two functions are lambdas, which pickle refuses.
@@ -131,80 +134,3 @@ def _check_pointwise(name: str, function: Pointwise) -> None:
     parts = [(slice(None), slice(c, c + 1)) for c in range(3)] + [(slice(r, r + 1), slice(None)) for r in range(2)]
     if not all(torch.allclose(function(y[part].clone()), z[part], equal_nan=True) for part in parts):
         raise ValueError(f"activation {name} must act pointwise: an entry of its result depends on other entries")
-
-
-class Activations:
-    """The pointwise σ of a machine: one activation per block of the channel axis."""
-
-    def __init__(
-        self,
-        activation: str | Pointwise | nn.Module | Sequence[str | Pointwise | nn.Module],
-        partition: Partition,
-        channel_axis: int,
-    ):
-        if isinstance(activation, Sequence) and not isinstance(activation, str):
-            if len(activation) != len(partition):
-                raise ValueError(
-                    f"activation lists {len(activation)} activations, "
-                    f"{len(partition)} blocks need one each: sizes={partition.sizes}"
-                )
-            self.blocks = tuple(map(as_activation, activation))
-        else:
-            self.blocks = (as_activation(activation),) * len(partition)
-        self.channel_axis = channel_axis
-        runs = groupby(zip(self.blocks, partition.sizes, strict=True), key=lambda pair: pair[0])
-        self.runs = tuple((a, sum(size for _, size in run)) for a, run in runs)
-        known = list(ACTIVATIONS.values())
-        codes = [known.index(a) for a in self.blocks if a in known]
-        self.codes = bytes(codes) if len(codes) == len(self.blocks) else None
-        """Each block's place among the known activations, which is what kernels know them by; None if one is custom."""
-
-    def __repr__(self) -> str:
-        return self.runs[0][0].name if len(self.runs) == 1 else f"[{', '.join(a.name for a in self.blocks)}]"
-
-    def __call__(self, y: Tensor) -> Tensor:
-        """σ(y) on all channels at once."""
-        return self._map(y, [a.function for a, _ in self.runs])
-
-    def slope(self, y: Tensor) -> Tensor:
-        """σ'(y) on all channels at once."""
-        return self._map(y, [a.slope for a, _ in self.runs])
-
-    def _map(self, y: Tensor, functions: list[Pointwise]) -> Tensor:
-        if len(functions) == 1:
-            return functions[0](y)
-        pieces = y.split([size for _, size in self.runs], dim=self.channel_axis)
-        return torch.cat(
-            [function(piece) for function, piece in zip(functions, pieces, strict=True)], self.channel_axis
-        )
-
-
-@dataclass(eq=False, slots=True)
-class Slope:
-    """σ'(y), not yet computed; z is σ(y) where it is known, which often gives the slope for free."""
-
-    activations: Activations
-    y: Tensor
-    z: Tensor | None
-
-    @property
-    def slope(self) -> Tensor:
-        return self.activations.slope(self.y)
-
-
-Sigma = Activations | Slope | Tensor | None
-"""What stands for σ in a sweep: itself, slopes still to be computed or at hand, or 0."""
-
-
-NONE, FUNCTION, SLOPE, SLOPE_AT = range(4)
-
-
-def for_kernels(sigma: Sigma) -> tuple[int, bytes | None, Tensor | None, Tensor | None]:
-    """σ as kernels take it: which of 0, σ(y), slope ⊙ y, σ'(point) ⊙ y; codes; slope or point; σ(point) if known."""
-    if sigma is None:
-        return NONE, None, None, None
-    if isinstance(sigma, Activations):
-        return FUNCTION, sigma.codes, None, None
-    if isinstance(sigma, Slope):
-        return SLOPE_AT, sigma.activations.codes, sigma.y, sigma.z
-    return SLOPE, None, sigma, None

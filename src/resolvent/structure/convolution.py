@@ -1,6 +1,6 @@
 """The operator of convolutional machines."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -11,14 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .operator import Operator, Product, Rectangle, Region, moved, narrow
+from .operator import CONVOLUTION, Form, Operator, Product, Rectangle, moved, narrow
 
 CONVOLVE = (F.conv1d, F.conv2d, F.conv3d)
 ADJOINT = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
 
 
-@dataclass(eq=False)
-class Conv(Operator):
+@dataclass(frozen=True)
+class Convolution(Operator):
     """W of shape (n, n, *kernel), acting as y[t] = Σ_k W[k] z[t + k - before] on points (batch, n, *space)."""
 
     channels: int
@@ -27,64 +27,82 @@ class Conv(Operator):
     """(before, after) for each axis, with before + after = kernel - 1."""
     weight_axes = (0, 1)
 
+    def __post_init__(self):
+        axes = len(self.kernel)
+        facts = dict(
+            channel_axis=-1 - axes,
+            event_ndim=1 + axes,
+            ndims=range(1 + axes, 3 + axes),
+            weight_shape=(self.channels, self.channels, *self.kernel),
+            layout=f"(batch, channels, {', '.join(['space'] * axes)}) or the same without batch",
+        )
+        for name, value in facts.items():
+            object.__setattr__(self, name, value)
+
     @property
     def arguments(self) -> dict[str, object]:
         return dict(kernel_size=self.kernel, padding=self.padding)
 
-    def __post_init__(self):
-        axes = len(self.kernel)
-        self.channel_axis = -1 - axes
-        self.event_ndim = 1 + axes
-        self.ndims = range(1 + axes, 3 + axes)
-        self.weight_shape = (self.channels, self.channels, *self.kernel)
-        self.layout = f"(batch, channels, {', '.join(['space'] * axes)}) or the same without batch"
+    def form(self) -> Form | None:
+        if type(self) is not Convolution:
+            return None
+        missing = 3 - len(self.kernel)
+        before = (*(0,) * missing, *(pair[0] for pair in self.padding))
+        return Form(CONVOLUTION, self.channels, 0, len(self.kernel), (*(1,) * missing, *self.kernel), before)
 
-    def product(self, weight: Tensor, transposed: bool) -> Callable[[Tensor, Tensor, Product, bool], None]:
-        axis, space = self.channel_axis, tuple(range(-len(self.kernel), 0))
-        # a convolution is also the adjoint of another one, the flipped one with inputs for outputs
-        adjoint = _adjoint_is_faster(weight, len(space))
-        W = weight if transposed == adjoint else weight.transpose(axis - 1, axis).flip(space)
+    def entries(self, weight: Tensor, rectangle: Rectangle) -> Tensor:
+        axis = self.channel_axis
+        return narrow(narrow(weight, axis - 1, rectangle.to), axis, rectangle.source)
+
+    def apply(self, W: Tensor, z: Tensor) -> Tensor:
+        padded = F.pad(z, [p for pair in reversed(self.padding) for p in pair])
+        return CONVOLVE[len(self.kernel) - 1](padded, W)
+
+    def mask(self, read: Tensor) -> Tensor:
+        return read[0].reshape(self.channels, self.channels, *(1,) * len(self.kernel)).expand(self.weight_shape)
+
+    def factor(self, weight: Tensor, rectangle: Rectangle, transposed: bool) -> tuple[Tensor, bool]:
+        """A convolution is also the adjoint of another one, the flipped one with inputs for outputs: which is faster."""
+        axes, W = len(self.kernel), self.entries(weight, rectangle)
+        adjoint = _adjoint_is_faster(weight, axes)
+        if transposed != adjoint:
+            W = W.transpose(self.channel_axis - 1, self.channel_axis).flip(tuple(range(-axes, 0)))
+        return W, adjoint
+
+    def add_product(self, y: Tensor, z: Tensor, W: tuple[Tensor, bool], product: Product, transposed: bool) -> None:
+        eager = not torch.compiler.is_compiling()  # compiled and exported code is to serve any space
+        if eager and y.numel() == 0:
+            return  # the library's convolutions refuse an empty space
+        rectangle, adjoint = W
         common, excess = self._paddings(transposed != adjoint)
-        convolve = partial((ADJOINT if adjoint else CONVOLVE)[len(space) - 1], padding=common)
-        if weight.ndim > len(self.weight_shape):
+        convolve = partial((ADJOINT if adjoint else CONVOLVE)[len(self.kernel) - 1], padding=common)
+        if rectangle.ndim > len(self.weight_shape):
             convolve = torch.func.vmap(convolve)
+        z = self.part(z, product.source)
+        with _ieee_float32(z) if eager else nullcontext():
+            # what the one needs to be added to its input, the other has too much in its output
+            if adjoint:
+                Wz = _pad(convolve(z, rectangle), excess, -1)
+            elif eager and _column_is_faster(z):
+                z, rectangle = (x.unsqueeze(-1) for x in (_pad(z, excess), rectangle))
+                Wz = F.conv2d(z, rectangle, padding=(*common, 0)).squeeze(-1)
+            else:
+                Wz = convolve(_pad(z, excess), rectangle)
+        self.part(y, product.to).add_(Wz)
 
-        def add(y: Tensor, z: Tensor, product: Product, fresh: bool) -> None:
-            eager = not torch.compiler.is_compiling()  # compiled and exported code is to serve any space
-            if eager and y.numel() == 0:
-                return  # the library's convolutions refuse an empty space
-            first, second = (product.source, product.to) if adjoint else (product.to, product.source)
-            rectangle = narrow(narrow(W, axis - 1, first.channels), axis, second.channels)
-            z = self.part(z, product.source)
-            with _ieee_float32(z) if eager else nullcontext():
-                # what the one needs to be added to its input, the other has too much in its output
-                if adjoint:
-                    Wz = _pad(convolve(z, rectangle), excess, -1)
-                elif eager and _column_is_faster(z):
-                    z, rectangle = (x.unsqueeze(-1) for x in (_pad(z, excess), rectangle))
-                    Wz = F.conv2d(z, rectangle, padding=(*common, 0)).squeeze(-1)
-                else:
-                    Wz = convolve(_pad(z, excess), rectangle)
-            part = self.part(y, product.to)
-            part.copy_(Wz) if fresh else part.add_(Wz)
-
-        return add
-
-    def accumulate_cotangent(self, Q: Tensor, v: Tensor, z: Tensor, rectangle: Rectangle) -> None:
-        to, source, eager = rectangle.to, rectangle.source, not torch.compiler.is_compiling()
+    def add_cotangent(self, Q: Tensor, v: Tensor, z: Tensor, rectangle: Rectangle) -> None:
+        eager = not torch.compiler.is_compiling()
         if eager and v.numel() == 0:
             return
-        axis = self.channel_axis
         common, excess = self._paddings(transposed=False)
-        part = narrow(narrow(Q, axis - 1, to), axis, source)
-        v, z = narrow(v, axis, to), narrow(z, axis, source)
+        v, z = narrow(v, self.channel_axis, rectangle.to), narrow(z, self.channel_axis, rectangle.source)
         if eager and _products_are_faster(v, z):
             for tap in range(*self.kernel):
                 shift, steps = tap - self.padding[0][0], v.shape[-1]
                 times = range(max(0, -shift), min(steps, steps - shift))
                 if times:
                     past = narrow(z, -1, moved(times, shift))
-                    part.select(-1, tap).add_((narrow(v, -1, times) @ past.mT).sum(0))
+                    Q.select(-1, tap).add_((narrow(v, -1, times) @ past.mT).sum(0))
             return
         column = eager and _column_is_faster(z)
 
@@ -98,15 +116,7 @@ class Conv(Operator):
         if Q.ndim > len(self.weight_shape):
             cotangent = torch.func.vmap(cotangent)
         with _ieee_float32(z) if eager else nullcontext():
-            part.add_(cotangent(v, _pad(z, excess), part))
-
-    def block(self, weight: Tensor, z: Tensor, to: Region, source: Region, lags: Sequence[int]) -> Tensor:
-        convolve = CONVOLVE[len(self.kernel) - 1]
-        padded = F.pad(z, [p for pair in reversed(self.padding) for p in pair])
-        return convolve(padded, narrow(narrow(weight, 0, to.channels), 1, source.channels))
-
-    def mask(self, read: Tensor) -> Tensor:
-        return read[0].reshape(self.channels, self.channels, *(1,) * len(self.kernel)).expand(self.weight_shape)
+            Q.add_(cotangent(v, _pad(z, excess), Q))
 
     def positions(self, x: Tensor) -> int:
         return prod([len(range(size)) for size in x.shape[self.channel_axis + 1 :]])

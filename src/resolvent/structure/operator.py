@@ -1,9 +1,8 @@
-"""Linear operators, read one rectangle at a time so that the masked part of W is never touched."""
+"""Linear operators: how a weight acts on points, read one rectangle at a time so that the rest of W is never touched."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -23,58 +22,100 @@ class Region(NamedTuple):
 
 
 class Rectangle(NamedTuple):
-    """The part W[lags, to, source] of a weight; where there is no time, the lag is 0."""
+    """The part W[lags, to, source] of a weight, the k-th one of a system; where there is no time, the lag is 0."""
 
+    k: int
     lags: range
     to: range
     source: range
 
 
 class Product(NamedTuple):
-    """y[to] += W[lags, to, source] z[source], for times that lie a lag apart."""
+    """y[to] += W[lags] z[source] with the rectangle k, or W* for W, for times that lie a lag apart."""
 
     to: Region
     source: Region
     lags: range
+    k: int
+
+
+class Form(NamedTuple):
+    """An operator as plain integers, for executors that know its kind; axes of a kernel that do not exist are 1."""
+
+    kind: int
+    channels: int
+    lags: int = 0
+    axes: int = 0
+    kernel: tuple[int, ...] = (1, 1, 1)
+    before: tuple[int, ...] = (0, 0, 0)
+
+
+DENSE, LAGGED, CONVOLUTION = range(3)
 
 
 class Operator(ABC):
     """How a weight acts on points, whatever the order in which it is read.
 
-    Points are `(batch, *event)` and weights `weight_shape`, or both carry one leading axis more: an ensemble of
-    weights, each acting on its own points.
+    Points are `(batch, *event)` and weights `weight_shape`, or both lead with members: an ensemble of weights, each
+    acting on its own points. A new operator brings `entries`, `apply` and `mask`; all else follows, and may be faster.
     """
 
-    channel_axis: int
+    channels: int
+    channel_axis: int = -1
     event_ndim: int
+    """How many of the last axes of a point are no batch."""
     weight_shape: tuple[int, ...]
-    weight_axes: tuple[int, int]  # where a weight has its output and its input channels
+    weight_axes: tuple[int, int]
+    """Where a weight has its output and its input channels."""
     layout: str
-    ndims: range  # how many axes a point may have: one for the batch or none or, where it is dense, any
+    ndims: range
+    """How many axes a point may have: one for the batch or none or, where it is dense, any."""
 
     @property
     def arguments(self) -> dict[str, object]:
         """What a machine with this operator was made with, besides what all machines share."""
         return {}
 
-    @abstractmethod
-    def product(self, weight: Tensor, transposed: bool) -> Callable[[Tensor, Tensor, Product, bool], None]:
-        """The in-place y[to] += W z[source] as a function of (y, z, product, fresh); with W* for W when transposed.
-
-        Where it is fresh, y[to] is only written: y[to] = W z[source].
-        """
+    def form(self) -> Form | None:
+        """The integers by which fast executors know it; None where they are not to serve, as for any operator of one's own."""
+        return None
 
     @abstractmethod
-    def accumulate_cotangent(self, Q: Tensor, v: Tensor, z: Tensor, rectangle: Rectangle) -> None:
-        """Q[rectangle] += v z* in place, summed over the batch and space or time."""
+    def entries(self, weight: Tensor, rectangle: Rectangle) -> Tensor:
+        """W[lags, to, source], a view: the only place that says where a weight or its cotangent has its entries."""
 
     @abstractmethod
-    def block(self, weight: Tensor, z: Tensor, to: Region, source: Region, lags: Sequence[int]) -> Tensor:
-        """W[lags, to, source] z, for the z of that source alone: one edge of the machine as a sum."""
+    def apply(self, W: Tensor, z: Tensor) -> Tensor:
+        """W z of the entries W of one rectangle and the z of its source, without members; not in place."""
 
     @abstractmethod
     def mask(self, read: Tensor) -> Tensor:
         """The mask `[lag, out, in]` of what is read, in the shape of a weight."""
+
+    def factor(self, weight: Tensor, rectangle: Rectangle, transposed: bool) -> Any:
+        """What products with a rectangle, or with its transpose, multiply by: made once in a sweep."""
+        return self.entries(weight, rectangle)
+
+    def add_product(self, y: Tensor, z: Tensor, W: Any, product: Product, transposed: bool) -> None:
+        """y[to] += W z[source] in place, of a factor W; with W* for W when transposed."""
+        multiply = self._adjoint if transposed else self.apply
+        if z.ndim > self.event_ndim + 1:
+            multiply = torch.func.vmap(multiply)
+        self.part(y, product.to).add_(multiply(W, self.part(z, product.source)))
+
+    def add_cotangent(self, Q: Tensor, v: Tensor, z: Tensor, rectangle: Rectangle) -> None:
+        """Q += v z* in place, summed over the batch, of the entries Q of one rectangle."""
+
+        def cotangent(Q: Tensor, v: Tensor, z: Tensor) -> Tensor:
+            return torch.func.vjp(lambda W: self.apply(W, z), Q)[1](v)[0]
+
+        if z.ndim > self.event_ndim + 1:
+            cotangent = torch.func.vmap(cotangent)
+        Q.add_(cotangent(Q, *(narrow(x, self.channel_axis, r) for x, r in ((v, rectangle.to), (z, rectangle.source)))))
+
+    def edge(self, W: Tensor, z: Tensor, to: Region, source: Region, lags: Sequence[int]) -> Tensor:
+        """W[lags] z, for the z of that source alone: one edge of the machine as a sum. W begins at the first lag."""
+        return self.apply(W, z)
 
     def part(self, x: Tensor, region: Region) -> Tensor:
         """x[region], as a view."""
@@ -83,12 +124,12 @@ class Operator(ABC):
     def full_shape(self, x: Tensor) -> torch.Size:
         """The shape of x if it had all channels."""
         axis = x.ndim + self.channel_axis
-        return torch.Size((*x.shape[:axis], self.weight_shape[self.weight_axes[0]], *x.shape[axis + 1 :]))
+        return torch.Size((*x.shape[:axis], self.channels, *x.shape[axis + 1 :]))
 
     def extended(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """x + bias on all channels, of an x that may have only the first ones."""
         axis = self.channel_axis
-        missing = self.weight_shape[self.weight_axes[0]] - x.shape[axis]
+        missing = self.channels - x.shape[axis]
         x = F.pad(x, (*(0, 0) * (-1 - axis), 0, missing)) if missing else x
         return x if bias is None else x + bias.reshape(-1, *(1,) * (-1 - axis))
 
@@ -101,41 +142,13 @@ class Operator(ABC):
 
     def everything(self, time_steps: int) -> Tensor:
         """A mask of all indices of a point, with one entry for each axis that every index shares."""
-        return torch.ones(self.weight_shape[self.weight_axes[0]], *(1,) * (-1 - self.channel_axis), dtype=torch.bool)
+        return torch.ones(self.channels, *(1,) * (-1 - self.channel_axis), dtype=torch.bool)
 
-
-@dataclass(eq=False)
-class Dense(Operator):
-    """W of shape (n, n), `[out, in]`, on points (..., n)."""
-
-    channels: int
-    channel_axis = -1
-    event_ndim = 1
-    weight_axes = (0, 1)
-    layout = "(..., channels)"
-    ndims = range(1, 100)
-
-    def __post_init__(self):
-        self.weight_shape = (self.channels, self.channels)
-
-    def product(self, weight: Tensor, transposed: bool) -> Callable[[Tensor, Tensor, Product, bool], None]:
-        W = weight.mT if transposed else weight
-
-        def add(y: Tensor, z: Tensor, product: Product, fresh: bool) -> None:
-            rectangle = narrow(narrow(W, -2, product.to.channels), -1, product.source.channels)
-            add_product(self.part(y, product.to), self.part(z, product.source), rectangle.mT, fresh)
-
-        return add
-
-    def accumulate_cotangent(self, Q: Tensor, v: Tensor, z: Tensor, rectangle: Rectangle) -> None:
-        to, source = rectangle.to, rectangle.source
-        add_product(narrow(narrow(Q, -2, to), -1, source), narrow(v, -1, to).mT, narrow(z, -1, source))
-
-    def block(self, weight: Tensor, z: Tensor, to: Region, source: Region, lags: Sequence[int]) -> Tensor:
-        return z @ narrow(narrow(weight, -2, to.channels), -1, source.channels).mT
-
-    def mask(self, read: Tensor) -> Tensor:
-        return read[0]
+    def _adjoint(self, W: Tensor, v: Tensor) -> Tensor:
+        """W* v, as autograd sees it; z has as many entries for each channel as v."""
+        shape = list(v.shape)
+        shape[self.channel_axis] = W.shape[self.weight_axes[1]]
+        return torch.func.vjp(lambda z: self.apply(W, z), v.new_zeros(shape))[1](v)[0]
 
 
 def narrow(x: Tensor, axis: int, part: range) -> Tensor:
@@ -146,11 +159,9 @@ def moved(part: range, by: int) -> range:
     return range(part.start + by, part.stop + by)
 
 
-def add_product(out: Tensor, a: Tensor, b: Tensor, fresh: bool = False) -> None:
-    """out += a b or, where it is fresh, out = a b; without a copy of the product where the library can do so."""
-    if fresh:
-        torch.matmul(a, b, out=out)
-    elif a.ndim == b.ndim == 2:
+def add_product(out: Tensor, a: Tensor, b: Tensor) -> None:
+    """out += a b, without a copy of the product where the library can do so."""
+    if a.ndim == b.ndim == 2:
         out.addmm_(a, b)
     elif a.ndim == b.ndim == 3:
         out.baddbmm_(a, b)
@@ -159,5 +170,5 @@ def add_product(out: Tensor, a: Tensor, b: Tensor, fresh: bool = False) -> None:
 
 
 def multiply(a: Tensor, b: Tensor) -> Tensor:
-    """a b, where b may have one ensemble axis and a has a batch axis more."""
+    """a b, where b may have one axis of members and a has a batch axis more."""
     return a @ (b.unsqueeze(-3) if b.ndim > 2 else b)

@@ -1,24 +1,9 @@
-"""The ordered partition I_0 ⊔ … ⊔ I_n and which of its blocks feed which."""
+"""The ordered partition I_0 ⊔ … ⊔ I_n of the channels."""
 
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Literal
-
-import torch
-from torch import Tensor
-
-BlockMatrix = tuple[tuple[bool, ...], ...]
-"""True at `[i][j]` where block j feeds block i."""
-
-ConnectionsLike = (
-    Literal["all", "sequential"]
-    | Sequence[Sequence[bool]]
-    | Sequence[Sequence[Sequence[bool]]]
-    | Tensor
-    | Sequence[Tensor]
-)
 
 
 def integer(name: str, value: int, minimum: int) -> int:
@@ -48,93 +33,16 @@ class Partition:
 
     sizes: tuple[int, ...]
     total: int = field(init=False, repr=False, compare=False)
-    _hash: int = field(init=False, repr=False, compare=False)
+    ends: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __init__(self, sizes: Sequence[int]):
         object.__setattr__(self, "sizes", integers("sizes", sizes))
-        # both asked for in every call
-        object.__setattr__(self, "total", sum(self.sizes))
-        object.__setattr__(self, "_hash", hash(self.sizes))
-
-    def __hash__(self) -> int:
-        return self._hash
+        object.__setattr__(self, "ends", tuple(accumulate(self.sizes)))
+        object.__setattr__(self, "total", self.ends[-1])
 
     def __len__(self) -> int:
         return len(self.sizes)
 
     @property
     def blocks(self) -> tuple[slice, ...]:
-        ends = tuple(accumulate(self.sizes))
-        return tuple(map(slice, (0, *ends), ends))
-
-
-@dataclass(frozen=True)
-class Connections:
-    """A block matrix for each lag: where W is read. Dense and convolutional machines have lag 0 alone.
-
-    An edge at lag τ goes strictly forward for every t when it goes to a later block or, for τ ≥ time_block, anywhere.
-    """
-
-    matrices: tuple[BlockMatrix, ...]
-    time_block: int = 1
-    _hash: int = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self):
-        object.__setattr__(self, "_hash", hash((self.matrices, self.time_block)))  # long lags make it costly
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def expand(self, partition: Partition) -> Tensor:
-        """The mask `[lag, out, in]` over single channels."""
-        sizes = torch.tensor(partition.sizes, device="cpu")
-        return torch.tensor(self.matrices, device="cpu").repeat_interleave(sizes, 1).repeat_interleave(sizes, 2)
-
-
-def connect(connections: ConnectionsLike, partition: Partition, lags: int = 0, time_block: int = 1) -> Connections:
-    """The connections by name, from one block matrix `[to, from]` or, with lags, from one per lag.
-
-    Of a single matrix, the lags below `time_block` read only the part that goes to later blocks.
-    """
-    n = len(partition)
-    if isinstance(connections, str):
-        earlier, itself = torch.ones(n, n, dtype=torch.bool, device="cpu").tril(-1), torch.eye(n, device="cpu") > 0
-        named = {"all": (earlier, torch.ones_like(earlier)), "sequential": (itself.roll(1, 0) & earlier, itself)}
-        if connections not in named:
-            raise ValueError(
-                f"connections={connections!r} is unknown: use {', '.join(map(repr, named))} "
-                "or a boolean block matrix [to, from]"
-            )
-        matrix = torch.stack([named[connections][lag >= time_block] for lag in range(lags + 1)])
-    else:
-        matrix = _checked(connections, partition, lags)
-        if matrix.ndim == 2:
-            long = lags >= time_block
-            matrix = torch.stack([matrix.tril(-1) if long and lag < time_block else matrix for lag in range(lags + 1)])
-        for lag, i, j in matrix[:time_block].nonzero().tolist():
-            if j >= i:
-                raise ValueError(
-                    f"connections[{f'{lag}, ' if lags else ''}{i}, {j}] feeds block {j} into block {i}: only earlier "
-                    "blocks may feed later ones" + (f" at lags below time_block={time_block}" if lags else "")
-                )
-    matrices: dict[BlockMatrix, BlockMatrix] = {}  # lags that are connected alike share one matrix
-    rows = (tuple(map(tuple, lag)) for lag in matrix.tolist())
-    return Connections(tuple(matrices.setdefault(lag, lag) for lag in rows), time_block)
-
-
-def _checked(connections: Sequence | Tensor, partition: Partition, lags: int) -> Tensor:
-    n = len(partition)
-    try:
-        per_lag = not isinstance(connections, Tensor) and all(isinstance(matrix, Tensor) for matrix in connections)
-        matrix = torch.stack(list(connections)) if per_lag else torch.as_tensor(connections)
-    except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"connections must be a boolean block matrix, got {connections!r}") from None
-    if matrix.dtype != torch.bool:
-        raise TypeError(f"connections must be boolean, got {matrix.dtype}")
-    if matrix.shape not in ((n, n), (lags + 1, n, n)):
-        raise ValueError(
-            f"connections has shape {tuple(matrix.shape)}, {n} blocks need ({n}, {n})"
-            + (f" or, with lags={lags}, ({lags + 1}, {n}, {n})" if lags else "")
-            + f": sizes={partition.sizes}"
-        )
-    return matrix.cpu()
+        return tuple(map(slice, (0, *self.ends), self.ends))

@@ -1,125 +1,132 @@
-"""The order of the sweep: which rectangle of W is read when, and when a block is activated."""
+"""The order of the sweep: which rectangle of W is read when, and when a block is activated.
+
+A plan does not depend on how many time steps there are: what waits for the recurrence stands in a loop over time, in
+which times are relative and clipped when it runs. The plan of the dual is that plan backwards.
+"""
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
+from ..structure.connections import Connections
 from ..structure.operator import Product, Rectangle, Region
-from ..structure.partition import Connections, Partition
+from ..structure.partition import Partition
+
+EVERY, BEFORE, WITHIN = range(3)
+"""What of the past a product reads: all, what came before this turn of its loop or, of that, since the loop began."""
+
+CHUNK = 8
+"""Of more than twice so many lags, what comes from before so many steps is one product for all of them.
+
+Without it, 1,024 steps of 256 lags take 67 ms instead of 30 on an H200, and the dual 190 instead of 27.
+"""
+
+
+class Multiply(NamedTuple):
+    """y += W z with the rectangle k, for all times of this turn, as far as the past reaches."""
+
+    k: int
+    reach: int
 
 
 class Activate(NamedTuple):
+    """z += σ(y) in a block, for all times of this turn."""
+
+    block: int
+
+
+class Loop(NamedTuple):
+    """The body for `stride` time steps after the others; outside of loops, a step is for all times at once."""
+
+    stride: int
+    body: tuple["Step", ...]
+
+
+Step: TypeAlias = Multiply | Activate | Loop
+
+
+class Activated(NamedTuple):
     """z[region] += σ(y[region])."""
 
     region: Region
     block: int
 
 
-Step = Product | Activate
+def plan(partition: Partition, connections: Connections) -> tuple[tuple[Rectangle, ...], tuple[Step, ...]]:
+    """The read part of W as rectangles without overlap, and the steps of a sweep, which read each of them once.
 
-CHUNK = 8  # of more than twice so many lags, most are products over so many steps at once
-
-
-class Plan:
-    """The steps of one sweep. Its dual reads W* in the same steps backwards, each product transposed.
-
-    At every time step that is computed, the products read each connected entry of W exactly once. All is plain data, so
-    that a compiler can take a plan as a constant.
+    Time block after time block: what earlier time blocks bring, then a sweep over the channel blocks. That sweep halves
+    the blocks: it solves the first half, adds its effect on the second, solves the second.
     """
-
-    def __init__(
-        self,
-        steps: tuple[Step, ...],
-        partition: Partition,
-        connections: Connections,
-        history: int,
-        chunk: int,
-        rectangles: tuple[Rectangle, ...],
-        dual: "Plan | None" = None,
-    ):
-        self.steps, self.partition, self.connections, self.history = steps, partition, connections, history
-        self.chunk = chunk
-        """How many steps are solved between products with all that came before them."""
-        self.rectangles = rectangles
-        """The read part of W, without overlap."""
-        self.transposed = dual is not None
-        self.handle: int | None = None  # what compiled code knows it by
-        backwards = tuple(map(_transpose, reversed(steps)))
-        self.dual = dual or Plan(backwards, partition, connections, history, chunk, rectangles, dual=self)
-
-    def chunk_of(self, step: int) -> range:
-        """The steps of the chunk that a time step belongs to; the last one may be shorter."""
-        start = self.history + (step - self.history) // self.chunk * self.chunk
-        return range(start, start + self.chunk)
-
-
-def _transpose(step: Step) -> Step:
-    return Product(to=step.source, source=step.to, lags=step.lags) if isinstance(step, Product) else step
-
-
-@lru_cache(maxsize=256)
-def _shared(partition: Partition, connections: Connections) -> tuple[Partition, Connections]:
-    """The first of equal ones, for all plans to have the same."""
-    return partition, connections
-
-
-@lru_cache(maxsize=256)
-def make_plan(partition: Partition, connections: Connections, time_steps: int, history: int) -> Plan:
-    """Time block after time block: what earlier time blocks bring, then a sweep over the channel blocks.
-
-    That sweep halves the blocks: it solves the first half, adds its effect on the second, solves the second. Of many
-    lags, what comes from before a chunk of time blocks is one product for the whole chunk. The first `history` steps of
-    a point are given, not computed.
-    """
-    partition, connections = _shared(partition, connections)
     matrices, time_block = connections.matrices, connections.time_block
     lags = range(len(matrices))
     channels = [range(block.start, block.stop) for block in partition.blocks]
     everything = range(len(partition))
+    rectangles: list[Rectangle] = []
 
-    def cover(lags: range, to: range, source: range) -> Iterator[Rectangle]:
+    def cover(lags: range, to: range, source: range, reach: int) -> Iterator[Multiply]:
         """Disjoint rectangles over the connected pairs: lags that agree, equal neighbouring rows, runs of columns."""
         columns_of = slice(source.start, source.stop)
         for rows, same_lags in _runs(lags, [[matrices[lag][i][columns_of] for i in to] for lag in lags]):
             for row, same_rows in _runs(to, rows):
                 for connected, columns in _runs(source, row):
                     if connected:
-                        yield Rectangle(same_lags, _join(channels, same_rows), _join(channels, columns))
+                        yield Multiply(len(rectangles), reach)
+                        part = _join(channels, same_rows), _join(channels, columns)
+                        rectangles.append(Rectangle(len(rectangles), same_lags, *part))
 
-    def sweep(blocks: range) -> list[Rectangle | int]:
+    def sweep(blocks: range) -> list[Step]:
         if len(blocks) == 1:
-            return [blocks[0]]
+            return [Activate(blocks[0])]
         first, second = blocks[: len(blocks) // 2], blocks[len(blocks) // 2 :]
-        return sweep(first) + list(cover(lags[:time_block], second, first)) + sweep(second)
+        return sweep(first) + list(cover(lags[:time_block], second, first, EVERY)) + sweep(second)
 
-    recurrence = list(cover(lags[time_block:], everything, everything))
+    recurrence = list(cover(lags[time_block:], everything, everything, EVERY))
     depth = sweep(everything)
-    chunk = time_block * max(1, CHUNK // time_block if len(lags) > 2 * CHUNK else 1)
-    stop = history + time_steps
-    steps: list[Step] = []
-    for first in range(history, stop, chunk):
-        together = range(first, min(first + chunk, stop))
-        steps += [product for rectangle in recurrence for product in _products(rectangle, together, range(first))]
-        for start in range(first, together.stop, time_block):
-            times = range(start, min(start + time_block, together.stop))
-            inside = range(first, start)
-            steps += [product for rectangle in recurrence for product in _products(rectangle, times, inside)]
-            for item in depth:
-                if isinstance(item, int):
-                    steps.append(Activate(Region(times, channels[item]), item))
-                else:
-                    steps += _products(item, times, range(times.stop))
-    rectangles = (*recurrence, *(item for item in depth if not isinstance(item, int)))
-    return Plan(tuple(steps), partition, connections, history, chunk, rectangles)
+    if len(lags) == 1:
+        return tuple(rectangles), tuple(depth)
+    if len(lags) <= 2 * CHUNK or CHUNK < 2 * time_block:
+        return tuple(rectangles), (Loop(time_block, (*recurrence, *depth)),)
+    far, near = ([Multiply(k, reach) for k, _ in recurrence] for reach in (BEFORE, WITHIN))
+    loop = Loop(time_block, (*near, *depth))
+    return tuple(rectangles), (Loop(CHUNK // time_block * time_block, (*far, loop)),)
 
 
-def _products(rectangle: Rectangle, times: range, past: range) -> list[Product]:
-    """The rectangle's effect on the given times, if it reaches back to any step of the past at all."""
-    lags, to, source = rectangle
+def backwards(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """The plan of the dual, which pushes back what the plan reads."""
+    return tuple(Loop(s.stride, backwards(s.body)) if isinstance(s, Loop) else s for s in reversed(steps))
+
+
+def unrolled(
+    rectangles: Sequence[Rectangle], partition: Partition, steps: tuple[Step, ...], transposed: bool, times: range
+) -> Iterator[Product | Activated]:
+    """The steps one after another for these times, each with its own; before them, others are given."""
+    blocks = [range(block.start, block.stop) for block in partition.blocks]
+
+    def run(steps: tuple[Step, ...], now: range, around: range) -> Iterator[Product | Activated]:
+        for step in steps:
+            if isinstance(step, Loop):
+                turns = range(now.start, now.stop, step.stride)
+                for start in reversed(turns) if transposed else turns:
+                    yield from run(step.body, range(start, min(start + step.stride, now.stop)), now)
+            elif isinstance(step, Activate):
+                yield Activated(Region(now, blocks[step.block]), step.block)
+            else:
+                since = around.start if step.reach == WITHIN else 0
+                past = range(since, now.stop if step.reach == EVERY else now.start)
+                yield from _product(rectangles[step.k], now, past, transposed)
+
+    return run(steps, times, range(times.stop))
+
+
+def _product(rectangle: Rectangle, times: range, past: range, transposed: bool) -> Iterator[Product]:
+    """The rectangle's effect of the past on these times or, transposed, of these times on the past, if there is any."""
+    k, lags, to, source = rectangle
     lags = range(max(lags.start, times.start - past.stop + 1), min(lags.stop, times.stop - past.start))
     past = range(max(past.start, times.start - lags.stop + 1), min(past.stop, times.stop - lags.start))
-    return [Product(to=Region(times, to), source=Region(past, source), lags=lags)] if lags and past else []
+    if times and lags and past:
+        ends = Region(times, to), Region(past, source)
+        yield Product(*(reversed(ends) if transposed else ends), lags, k)
 
 
 def _runs(items: range, keys: Sequence[Any]) -> Iterator[tuple[Any, range]]:

@@ -1,140 +1,118 @@
 """The one solve: forward pass, tangent machine and dual machine, and their derivatives of every order.
 
-`_Solve` finds (y, z); its cotangents are another `_Solve`, with slopes for σ and W transposed, and its tangents one
+`_Solve` finds (y, z); its cotangents are another solve, with slopes for σ and W transposed, and its tangents one
 more. What remains, the cotangent of W, is bilinear, and its derivatives are again solves with σ = 0.
 Dynamo refuses a Function that defines `jvp`, so forward mode stands in subclasses that only eager code meets.
 """
 
 from typing import Any
 
-import torch
 from torch import Tensor, is_grad_enabled
-from torch._C import _are_functorch_transforms_active, _is_any_autocast_enabled, _len_torch_dispatch_stack
-from torch._C._functorch import TransformType, get_interpreter_stack, is_legacy_batchedtensor
-from torch._functorch.utils import unwrap_dead_wrappers
-from torch.autograd import Function, forward_ad
+from torch.autograd import Function
 
-from ..executors import native as _native
-from ..structure.activation import Sigma, Slope
-from ..structure.operator import Operator
-from .plan import Plan
-from .sweep import cotangent, fast, sweep
+from .. import pytorch
+from ..pytorch import dispatched, is_compiling, watched
+from ..structure.numbers import REALS
+from ..structure.sigma import FUNCTION, SLOPE, SLOPE_AT, ZERO, Sigma
+from . import compiled
+from .executor import EXECUTORS
+from .explain import explain, explain_points
+from .steps import accumulate, steps
+from .system import System
 
 
 def solve(
-    operator: Operator,
-    plan: Plan,
-    sigma: Sigma,
-    weight: Tensor,
-    y0: Tensor | None,
-    z0: Tensor | None,
-    inside: Tensor | None = None,
-    bias: Tensor | None = None,
+    system: System, sigma: Sigma, weight: Tensor, bias: Tensor | None, y0: Tensor | None, z0: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """The (y, z) with y = W z + y0 + bias and z = σ(y) + z0; with `plan.dual`, W* stands for W.
+    """The (y, z) with y = W z + y0 + bias and z = σ(y) + z0; with `system.dual`, W* stands for W.
 
-    σ is a machine's activations; slopes, as a tensor or still to be computed, for σ(y) = slope ⊙ y; or None for σ = 0,
-    so that y = W z0 + y0. It is zero where `inside` is not True. Either of y0, z0 may be None for zero, not both. Of y0
-    the first channels are enough, and only with y0 may there be a bias. The weight may lead with ensemble axes, which
-    y0 and z0 then share.
+    Either of y0, z0 may be None for zero, not both; of each the first blocks are enough, and only with y0 may there be
+    a bias. The weight may lead with axes of members, which the points then share.
     """
-    lazy = isinstance(sigma, Slope)
-    slope = sigma if isinstance(sigma, Tensor) else None
-    if not _differentiated(sigma.y if lazy else slope, weight, y0, z0, bias):
-        return sweep(operator, plan, sigma, weight, y0, z0, inside, bias)
-    slope = sigma.slope if lazy else slope
-    activations = sigma if slope is None else None
-    if slope is not None and inside is not None:
-        slope, inside = slope.where(inside, 0), None
-    return _apply(_Solve, _SolveForwardMode, operator, plan, activations, None, inside, slope, weight, bias, y0, z0)
+    if watched():
+        return _transformed(system, sigma, weight, bias, y0, z0)
+    if is_grad_enabled() and _recorded(weight, bias, y0, z0, sigma.point):
+        return pytorch.apply(_Solve, *_arguments(system, sigma, weight, bias, y0, z0))
+    return sweep(system, sigma, weight, bias, y0, z0)
 
 
-def at_once(
-    operator: Operator,
-    plan: Plan,
-    sigma: Sigma,
-    weight: Tensor,
-    y0: Tensor,
-    z0: Tensor | None,
-    bias: Tensor | None,
-) -> tuple[Tensor, Tensor] | None:
-    """The solve by a fast executor that checks all it is given, and then its place in autograd's graph.
-
-    None where a tensor is not in order, or anything transforms, casts or watches: the long way then knows more.
-    """
-    derivative = isinstance(sigma, Slope)
-    recorded = _recorded(weight, y0, z0, bias, sigma.y if derivative else None)
-    if _transformed() or (recorded and derivative):
-        return None
-    executor = fast(weight)
-    done = None if executor is None else executor.sweep(operator, plan, sigma, weight, y0, z0, None, bias)
-    if done is None or not recorded:
-        return done
-    return _apply_solve(operator, plan, sigma, done, None, None, weight, bias, y0, z0)
+def sweep(
+    system: System, sigma: Sigma, weight: Tensor, bias: Tensor | None, y0: Tensor | None, z0: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The (y, z) of `solve`, without derivatives: by the executor of the device if it serves, or step by step."""
+    if dispatched():
+        return compiled.sweep(system, sigma, weight, bias, y0, z0)
+    executor = EXECUTORS.get(weight.device.type)
+    done = None if executor is None else executor.sweep(system, sigma, weight, bias, y0, z0)
+    if done is None:
+        explain(system, sigma, weight, bias, y0, z0)
+        done = steps(system, sigma, weight, bias, y0, z0)
+    return done
 
 
-def weight_cotangent_at_once(operator: Operator, plan: Plan, weight: Tensor, v: Tensor, z: Tensor) -> Tensor | None:
-    """The Q of `weight_cotangent` by a fast executor that checks whether v and z fit each other and the weight.
-
-    None where they do not, or autograd records, or as above.
-    """
-    executor = None if _transformed() or _recorded(v, z) else fast(weight)
-    return None if executor is None else executor.cotangent(operator, plan, v, z, weight)
-
-
-def weight_cotangent(operator: Operator, plan: Plan, v: Tensor, z: Tensor, ensemble_ndim: int = 0) -> Tensor:
-    """Q = v z*, summed over the batch, where the plan reads W, and zero elsewhere."""
-    if not _differentiated(v, z):
-        return cotangent(operator, plan, v, z, ensemble_ndim)
-    return _apply(_WeightCotangent, _WeightCotangentForwardMode, operator, plan, v, z, ensemble_ndim)
+def weight_cotangent(system: System, weight: Tensor, v: Tensor, z: Tensor) -> Tensor:
+    """Q = v z*, summed over the batch, where W is read, and zero elsewhere."""
+    if watched():
+        v, z, weight = map(pytorch.cast, (v, z, weight))
+    elif not (is_grad_enabled() and _recorded(v, z)):
+        executor = EXECUTORS.get(weight.device.type)
+        done = None if executor is None else executor.cotangent(system, v, z, weight)
+        if done is not None:
+            return done
+    explain_points(system, weight, dict(v=v, z=z))
+    return _cotangent(system, v, z, 0)
 
 
-def _differentiated(*factors: Tensor | None) -> bool:
-    """Whether anything would see the derivatives of an operation on these."""
-    return (
-        torch.compiler.is_compiling()
-        or forward_ad._current_level >= 0
-        or _are_functorch_transforms_active()
-        or _recorded(*factors)
-    )
+def _cotangent(system: System, v: Tensor, z: Tensor, members: int) -> Tensor:
+    """Q, of an ensemble if both lead with members."""
+    if pytorch.functorch() or pytorch.forward_mode() or is_compiling() or (is_grad_enabled() and _recorded(v, z)):
+        return _apply(_WeightCotangent, _WeightCotangentForwardMode, system, v, z, members)
+    return _WeightCotangent.forward(system, v, z, members)
 
 
-def _recorded(*factors: Tensor | None) -> bool:
+def _recorded(*factors: Any) -> bool:
     """Whether autograd records an operation on these."""
-    if is_grad_enabled():
-        for x in factors:
-            if getattr(x, "requires_grad", False):  # what is no tensor is refused later
-                return True
+    for x in factors:
+        if getattr(x, "requires_grad", False):  # what is no tensor is refused later
+            return True
     return False
 
 
-def _transformed() -> bool:
-    """Whether operations mean more than they say, in eager code."""
-    return (
-        forward_ad._current_level >= 0
-        or _are_functorch_transforms_active()
-        or _is_any_autocast_enabled()
-        or _len_torch_dispatch_stack() > 0
-    )
+def _transformed(
+    system: System, sigma: Sigma, weight: Any, bias: Any, y0: Any, z0: Any
+) -> tuple[Tensor, Tensor]:
+    """The solve where something compiles, traces, transforms, casts or watches. Casts are recorded, so they come first."""
+    weight, bias, y0, z0, point, value = map(pytorch.cast, (weight, bias, y0, z0, sigma.point, sigma.value))
+    sigma = sigma._replace(point=point, value=value)
+    explain(system, sigma, weight, bias, y0, z0)
+    differentiated = pytorch.functorch() or pytorch.forward_mode() or is_compiling()
+    if differentiated or (is_grad_enabled() and _recorded(weight, bias, y0, z0, point)):
+        return _apply(_Solve, _SolveForwardMode, *_arguments(system, sigma, weight, bias, y0, z0))
+    return sweep(system, sigma, weight, bias, y0, z0)
+
+
+def _arguments(system: System, sigma: Sigma, *tensors: Tensor | None) -> tuple:
+    """Those of `_Solve`, with slopes that autograd sees the point of."""
+    sigma = sigma.with_slope(system.activations)
+    return system, sigma.mode, sigma.history, sigma.numbers, sigma.inside, sigma.point, *tensors
 
 
 def _apply(function: type[Function], forward_mode: type[Function], *args: Any) -> Any:
-    if torch.compiler.is_compiling():
-        if forward_ad._current_level >= 0:
+    if is_compiling():
+        if pytorch.forward_mode():
             return _forward_mode(forward_mode, *args)
-        if _are_functorch_transforms_active():
+        if pytorch.functorch():
             # Of tensors that go in as they are, Dynamo would differentiate the forward pass, which works in place.
             args = tuple(x.view_as(x) if isinstance(x, Tensor) else x for x in args)
         return function.apply(*args)
-    if _are_functorch_transforms_active():
+    if pytorch.functorch():
         return _forward_mode(forward_mode, *args)
-    base: Any = super(Function, forward_mode if forward_ad._current_level >= 0 else function)
-    return base.apply(*unwrap_dead_wrappers(args))
+    return pytorch.apply(forward_mode if pytorch.forward_mode() else function, *args)
 
 
-@torch._disable_dynamo  # pyright: ignore  # private, but torch.compiler.disable would import the compiler
+@pytorch.not_compiled
 def _forward_mode(function: type[Function], *args: Any) -> Any:
-    if sum(level.key() == TransformType.Jvp for level in get_interpreter_stack() or ()) > 1:
+    if pytorch.nested_forward_modes() > 1:
         raise NotImplementedError(
             "forward mode inside of forward mode would lose derivatives, since PyTorch drops those of a Function "
             "there: use it once (jvp, jacfwd or hessian), and jacrev, vjp or grad for the others"
@@ -144,14 +122,15 @@ def _forward_mode(function: type[Function], *args: Any) -> Any:
 
 class _Solve(Function):
     @staticmethod
-    def forward(operator, plan, activations, done, inside, slope, weight, bias, y0, z0):
-        return done or sweep(operator, plan, activations or slope, weight, y0, z0, inside, bias)
+    def forward(system, mode, history, numbers, inside, slope, weight, bias, y0, z0):
+        return sweep(system, Sigma(mode, slope, None, inside, history, numbers), weight, bias, y0, z0)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        operator, plan, activations, _, inside, slope, weight, _, y0, z0 = inputs
-        channels = None if y0 is None else y0.shape[operator.channel_axis]
-        ctx.machine = operator, plan, activations, z0 is None, channels
+        system, mode, history, numbers, inside, slope, weight, _, y0, z0 = inputs
+        axis = system.operator.channel_axis
+        ctx.system, ctx.sigma, ctx.z_is_sigma = system, Sigma(mode, None, None, None, history, numbers), z0 is None
+        ctx.channels = [None if x is None else x.shape[axis] for x in (y0, z0)]
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(inside, slope, weight, *output)
 
@@ -160,41 +139,41 @@ class _Solve(Function):
         if v0 is None and u0 is None:
             return (None,) * 10
         _refuse_to_lose(v0, u0)
-        (operator, plan, *_, channels), (inside, slope, weight, y, z) = ctx.machine, ctx.saved_tensors
+        system, (inside, slope, weight, y, z) = ctx.system, ctx.saved_tensors
         *_, by_slope, by_weight, by_bias, by_y0, by_z0 = ctx.needs_input_grad
-        axis, sigma, done = operator.channel_axis, _slope(ctx, slope, y, z), None
-        Q = of_bias = of_y0 = None
-        native = by_weight and not plan.transposed and weight.is_cpu and not torch.compiler.is_compiling()
-        if native and not is_grad_enabled() and not _transformed():
-            done = _native.sweep(operator, plan.dual, sigma, weight, u0, v0, inside, None, z)
-        if done is not None:
-            u, v, Q = done
-        else:
-            u, v = solve(operator, plan.dual, sigma, weight, u0, v0, inside)
-            if by_weight:
-                plan, to, source = (plan.dual, z, v) if plan.transposed else (plan, v, z)
-                Q = weight_cotangent(operator, plan, to, source, weight.ndim - len(operator.weight_shape))
-        if by_bias:
-            others = [i for i in range(-v.ndim, 0) if i != axis]
-            of_bias = v.sum(others) if others else v
-        if by_y0:
-            of_y0 = v if channels == v.shape[axis] else v.narrow(axis, 0, channels)
-        return *(None,) * 5, u * y if by_slope else None, Q, of_bias, of_y0, u if by_z0 else None
+        u, v, Q = _adjoint(system, _slope(ctx, inside, slope, y, z), weight, u0, v0, z, by_weight)
+        axis, numbers, event_ndim = system.operator.channel_axis, ctx.sigma.numbers, system.operator.event_ndim
+        of_slope = numbers.adjoint(y, u, -1 - event_ndim) if by_slope else None
+        of_bias = _sum_but(v if numbers is REALS else v.select(-1 - event_ndim, 0), axis) if by_bias else None
+        of_y0, of_z0 = (
+            (x if channels == x.shape[axis] else x.narrow(axis, 0, channels)) if wanted else None
+            for x, channels, wanted in zip((v, u), ctx.channels, (by_y0, by_z0), strict=True)
+        )
+        return *(None,) * 5, of_slope, Q, of_bias, of_y0, of_z0
 
     @staticmethod
-    def vmap(info, in_dims, operator, plan, activations, done, inside, slope, weight, bias, y0, z0):
-        # A mapped weight opens an ensemble axis in front; other mapped axes are one batch axis more.
+    def vmap(info, in_dims, system, mode, history, numbers, inside, slope, weight, bias, y0, z0):
+        """A mapped weight opens an axis of members in front; other mapped axes become part of the batch."""
+        operator, size = system.operator, info.batch_size
         *_, inside_dim, slope_dim, weight_dim, bias_dim, y0_dim, z0_dim = in_dims
-        axis = 0 if weight_dim is not None else weight.ndim - len(operator.weight_shape)
+        members = weight.ndim - len(operator.weight_shape)
+        axis = 0 if weight_dim is not None else members
         weight = weight if weight_dim is None else weight.movedim(weight_dim, 0)
         mapped = ((inside, inside_dim), (slope, slope_dim), (y0, y0_dim), (z0, z0_dim))
-        inside, slope, y0, z0 = (_with_axis(x, dim, axis, info.batch_size) for x, dim in mapped)
+        inside, slope, y0, z0 = (_with_axis(x, dim, axis, size) for x, dim in mapped)
         if bias_dim is not None:
             y0 = operator.extended(y0)
-            ones = (1,) * (y0.ndim + operator.channel_axis - axis - 1)  # between the mapped axis and the channels
-            each = bias.movedim(bias_dim, 0).unflatten(0, (-1, *ones))
-            y0, bias = y0 + each.unflatten(-1, (-1, *(1,) * (-1 - operator.channel_axis))), None
-        return solve(operator, plan, activations or slope, weight, y0, z0, inside, bias), (axis, axis)
+            ones = (1,) * (y0.ndim + operator.channel_axis - axis - 1 - (numbers is not REALS))
+            each = bias.movedim(bias_dim, 0).unflatten(0, (-1, *ones)).unflatten(-1, (-1, *(1,) * (-1 - operator.channel_axis)))
+            y0, bias = y0 + numbers.embedded(each, -1 - operator.event_ndim), None
+        like = z0 if y0 is None else y0
+        joined = None
+        if weight_dim is None and like.ndim - members - (numbers is not REALS) not in operator.ndims:
+            joined = like.shape[axis : axis + 2]
+            inside, slope, y0, z0 = (None if x is None else x.flatten(axis, axis + 1) for x in (inside, slope, y0, z0))
+        solution = solve(system, Sigma(mode, slope, None, inside, history, numbers), weight, bias, y0, z0)
+        y, z = (x if joined is None else x.unflatten(axis, joined) for x in solution)
+        return (y, z), (axis, axis)
 
 
 class _SolveForwardMode(_Solve):
@@ -205,25 +184,31 @@ class _SolveForwardMode(_Solve):
         ctx.save_for_forward(inside, slope, weight, *output)
 
     @staticmethod
-    def jvp(ctx, _operator, _plan, _activations, _done, _inside, dslope, dweight, dbias, dy0, dz0):
-        (operator, plan, *_), (inside, slope, weight, y, z) = ctx.machine, ctx.saved_tensors
+    def jvp(ctx, _system, _mode, _history, _numbers, _inside, dslope, dweight, dbias, dy0, dz0):
+        system, numbers, (inside, slope, weight, y, z) = ctx.system, ctx.sigma.numbers, ctx.saved_tensors
+        zero = Sigma(ZERO.mode, None, None, None, ctx.sigma.history, numbers)
         if dbias is not None:
-            dy0 = operator.extended(torch.zeros_like(y) if dy0 is None else dy0, dbias)
+            dy0 = y.new_zeros(y.shape) if dy0 is None else dy0
         if dweight is not None:
-            dy0, _ = solve(operator, plan, None, dweight, dy0, z)
+            dy0, _ = solve(system, zero, dweight, None, dy0, z)
         if dslope is not None:
-            dz0 = dslope * y if dz0 is None else dz0 + dslope * y
-        return solve(operator, plan, _slope(ctx, slope, y, z), weight, dy0, dz0, inside)
+            more = numbers.times(dslope, y, -1 - system.operator.event_ndim)
+            dz0 = more if dz0 is None else system.operator.extended(dz0) + more
+        return solve(system, _slope(ctx, inside, slope, y, z), weight, dbias, dy0, dz0)
 
 
 class _WeightCotangent(Function):
     @staticmethod
-    def forward(operator, plan, v, z, ensemble_ndim):
-        return cotangent(operator, plan, v, z, ensemble_ndim)
+    def forward(system, v, z, members):
+        if dispatched():
+            return compiled.cotangent(system, v, z, members)
+        executor = None if members else EXECUTORS.get(v.device.type)
+        done = None if executor is None else executor.cotangent(system, v, z)
+        return accumulate(system, v, z, members) if done is None else done
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        ctx.operator, ctx.plan, v, z, ctx.ensemble_ndim = inputs
+        ctx.system, v, z, ctx.members = inputs
         ctx.save_for_backward(v, z)
         ctx.save_for_forward(v, z)
 
@@ -231,41 +216,65 @@ class _WeightCotangent(Function):
     def backward(ctx, dweight):
         _refuse_to_lose(dweight)
         v, z = ctx.saved_tensors
-        dv, _ = solve(ctx.operator, ctx.plan, None, dweight, None, z)
-        dz, _ = solve(ctx.operator, ctx.plan.dual, None, dweight, None, v)
-        return None, None, dv, dz, None
+        dv, _ = solve(ctx.system, ZERO, dweight, None, None, z)
+        dz, _ = solve(ctx.system.dual, ZERO, dweight, None, None, v)
+        return None, dv, dz, None
 
     @staticmethod
-    def vmap(info, in_dims, operator, plan, v, z, ensemble_ndim):
-        v, z = (_with_axis(x, dim, 0, info.batch_size) for x, dim in ((v, in_dims[2]), (z, in_dims[3])))
-        return weight_cotangent(operator, plan, v, z, ensemble_ndim + 1), 0
+    def vmap(info, in_dims, system, v, z, members):
+        v, z = (_with_axis(x, dim, 0, info.batch_size) for x, dim in zip((v, z), in_dims[1:3], strict=True))
+        return _cotangent(system, v, z, members + 1), 0
 
 
 class _WeightCotangentForwardMode(_WeightCotangent):
     @staticmethod
-    def jvp(ctx, _operator, _plan, dv, dz, _ensemble_ndim):
+    def jvp(ctx, _system, dv, dz, _members):
         v, z = ctx.saved_tensors
-        product_rule = ((dv, z), (v, dz))
-        return sum(weight_cotangent(ctx.operator, ctx.plan, *factors, ctx.ensemble_ndim) for factors in product_rule)
+        return sum(_cotangent(ctx.system, *factors, ctx.members) for factors in ((dv, z), (v, dz)))
 
 
-# What `apply` of a Function does besides, binding arguments to names, takes longer than a small solve.
-_apply_solve: Any = super(Function, _Solve).apply  # pyright: ignore  # of super outside of a class
+def _adjoint(
+    system: System, sigma: Sigma, weight: Tensor, u0: Any, v0: Any, z: Tensor, by_weight: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """(u, v) of the dual machine and, if it is wanted, the cotangent of W: in one call where the executor will."""
+    if by_weight and not system.transposed and not is_grad_enabled() and not watched():
+        executor = EXECUTORS.get(weight.device.type)
+        done = None if executor is None else executor.sweep(system.dual, sigma, weight, None, u0, v0, z)
+        if done is not None:
+            return done
+    u, v = solve(system.dual, sigma, weight, None, u0, v0)
+    if not by_weight:
+        return u, v, None
+    rows = [_as_rows(x, sigma, system.operator.event_ndim) for x in ((z, v) if system.transposed else (v, z))]
+    forward = system.dual if system.transposed else system
+    return u, v, _cotangent(forward, *rows, weight.ndim - len(system.operator.weight_shape))
+
+
+def _as_rows(x: Tensor, sigma: Sigma, event_ndim: int) -> Tensor:
+    """Numbers are more rows of the batch, for W."""
+    no_rows = sigma.numbers is REALS or x.ndim == 1 + event_ndim
+    return x if no_rows else x.flatten(-2 - event_ndim, -1 - event_ndim)
+
+
+def _slope(ctx, inside: Tensor | None, slope: Tensor | None, y: Tensor, z: Tensor) -> Sigma:
+    """What stands for σ in the derivatives of a solve."""
+    if ctx.sigma.mode == FUNCTION:
+        return ctx.sigma._replace(mode=SLOPE_AT, point=y, value=z if ctx.z_is_sigma else None, inside=inside)
+    return ctx.sigma._replace(point=slope, inside=inside)
+
+
+def _sum_but(x: Tensor, axis: int) -> Tensor:
+    others = [i for i in range(-x.ndim, 0) if i != axis]
+    return x.sum(others) if others else x
 
 
 def _refuse_to_lose(*cotangents: Tensor | None) -> None:
     """An error where autograd, asked to record derivatives of this backward pass, would go on without them."""
-    recorded = is_grad_enabled() and not torch.compiler.is_compiling()
-    if recorded and any(x is not None and is_legacy_batchedtensor(x) for x in cotangents):
+    if is_grad_enabled() and any(x is not None and pytorch.is_batched_cotangent(x) for x in cotangents):
         raise NotImplementedError(
             "is_grads_batched=True (vectorize=True) with create_graph=True would lose derivatives, since PyTorch "
             "records none of a Function there: use torch.func, or is_grads_batched=False (vectorize=False)"
         )
-
-
-def _slope(ctx, slope: Tensor | None, y: Tensor, z: Tensor) -> Slope | Tensor | None:
-    _, _, activations, z_is_sigma, _ = ctx.machine
-    return slope if activations is None else Slope(activations, y, z if z_is_sigma else None)
 
 
 def _with_axis(x: Tensor | None, dim: int | None, axis: int, size: int) -> Tensor | None:

@@ -1,0 +1,29 @@
+"""The sweep by kernels for GPUs, which are imported when a machine is first on one: their compiler takes a while."""
+
+from functools import lru_cache
+from importlib import import_module
+from typing import Any
+
+from torch import Tensor
+
+from ...sweep.system import System
+
+
+@lru_cache(maxsize=1)
+def _kernels() -> Any:
+    try:
+        return import_module(".sweep", __name__)
+    except ImportError:
+        return None
+
+
+def serves(system: System, x: Tensor, positions: int) -> bool:
+    return _kernels() is not None and _kernels().serves(system, x, positions)
+
+
+def sweep(*arguments: Any) -> Any:
+    return None if _kernels() is None else _kernels().sweep(*arguments)
+
+
+def cotangent(*arguments: Any) -> Any:
+    return None if _kernels() is None else _kernels().cotangent(*arguments)

@@ -15,7 +15,7 @@ import resolvent as rv
 from resolvent.files import folder as _folder
 from resolvent.structure.activation import ACTIVATIONS
 
-READER = Path(__file__).parents[1] / "examples" / "reader.py"
+READER = Path(__file__).parents[2] / "examples" / "reader.py"
 every_machine = pytest.mark.parametrize("name", [name for name in ALL_MACHINES if "custom" not in name])
 
 
@@ -56,7 +56,7 @@ def test_a_reader_in_numpy_computes_the_same(name, tmp_path):
 
 
 def test_every_activation_is_in_the_specification_and_its_reader():
-    page = (READER.parents[1] / "docs" / "specification.md").read_text()
+    page = (READER.parents[2] / "docs" / "specification.md").read_text()
     functions = runpy.run_path(str(READER))["ACTIVATIONS"]
     y = torch.linspace(-25, 25, 1001, dtype=torch.float64)
     for name, activation in ACTIVATIONS.items():

@@ -70,7 +70,7 @@ def test_one_native_call_adds_the_bias_and_extends_short_inputs(native, case: Ca
 
     def run():
         y, z = machine.solve(short[0], z0)
-        u, v = machine.dual(y, z - z0).solve(short[1], v0)
+        u, v = machine.dual(y, value=z - z0).solve(short[1], v0)
         return dict(y=y, z=z, u=u, v=v, only_y0=machine(short[0]))
 
     assert_same(run(), step_by_step(run))
@@ -203,13 +203,13 @@ def test_what_is_no_plain_tensor_is_refused_as_ever(native):
         (lambda: machine.solve(x, no_tensors[1]), "z0 must be a tensor, got list"),
         (lambda: machine.dual(y).solve(x, no_tensors[2]), "v0 must be a tensor, got float"),
         (lambda: machine.weight_cotangent(x.double(), x.double()), "v is torch.float64, the machine is torch.float32"),
-        (lambda: machine.dual(y, z.double()).solve(x), "z is torch.float64, the machine is torch.float32"),
+        (lambda: machine.dual(y, value=z.double()).solve(x), "z is torch.float64, the machine is torch.float32"),
     ):
         with pytest.raises(TypeError, match=message):
             call()
     with pytest.raises(ValueError, match="v is on cpu, the machine is on meta"):
         rv.DenseMachine((2, 3), device="meta").weight_cotangent(x, x)
-    dual = machine.dual(y, z)
+    dual = machine.dual(y, value=z)
     with torch.autocast("cpu", torch.bfloat16):
         results = machine.weight_cotangent(x, x), *machine.solve(x), *dual.solve(x)
         assert {result.dtype for result in results} == {torch.bfloat16}
@@ -321,7 +321,7 @@ def test_a_known_value_gives_the_slope(native, activation):
     machine, y0 = rv.DenseMachine((3, 9, 2), activation), torch.randn(5, 14)
     with torch.no_grad():
         y, z = machine.solve(y0)
-        torch.testing.assert_close(machine.dual(y, z).solve(y0), step_by_step(machine.dual(y).solve, y0))
+        torch.testing.assert_close(machine.dual(y, value=z).solve(y0), step_by_step(machine.dual(y).solve, y0))
 
 
 def test_step_by_step_z_is_zero_where_neither_z0_nor_sigma_is():
@@ -340,6 +340,6 @@ def test_step_by_step_z_is_zero_where_neither_z0_nor_sigma_is():
 def test_a_known_value_is_not_differentiated_step_by_step():
     machine = rv.DenseMachine((2, 3), "tanh", dtype=torch.bfloat16).requires_grad_(False)
     y, z = machine.solve(torch.randn(4, 5).bfloat16())
-    _, v = machine.dual(y, z.requires_grad_()).solve(torch.ones_like(y))
+    _, v = machine.dual(y, value=z.requires_grad_()).solve(torch.ones_like(y))
     assert machine.executor == "torch"
     assert not v.requires_grad

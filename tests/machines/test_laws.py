@@ -45,7 +45,7 @@ def test_the_resolvent_is_a_right_inverse_of_id_minus_f(case):
     machine = case.machine
     y0, z0 = case.points(2)
     y, z = machine.solve(y0, z0)
-    fy, fz = machine.endofunction(y, z)
+    fy, fz = machine.endofunction((y, z))
     assert_equal((y - fy, z - fz), (y0 + bias_of(machine), z0))
 
 
@@ -53,7 +53,7 @@ def test_the_resolvent_is_a_right_inverse_of_id_minus_f(case):
 def test_the_resolvent_is_a_left_inverse_of_id_minus_f(case):
     machine = case.machine
     y, z = case.points(2)
-    fy, fz = machine.endofunction(y, z)
+    fy, fz = machine.endofunction((y, z))
     assert_equal(machine.solve(y - fy - bias_of(machine), z - fz), (y, z))
 
 
@@ -62,7 +62,7 @@ def test_iterating_depth_times_from_anywhere_gives_the_resolvent(case):
     machine = case.machine
     y0, z0, y, z = case.points(4)
     for _ in range(case.depth + 1):  # h_0 = g + φ with φ in Im f takes one application to reach
-        fy, fz = machine.endofunction(y, z)
+        fy, fz = machine.endofunction((y, z))
         y, z = fy + y0 + bias_of(machine), fz + z0
     assert_equal((y, z), machine.solve(y0, z0))
 
@@ -72,7 +72,7 @@ def test_fewer_iterations_than_the_depth_may_not_suffice():
     (y0,) = Case(machine).points(1)
     y, z = y0, torch.zeros_like(y0)  # the depth sequence h_0 = g
     for step in range(1, machine.depth + 1):
-        fy, fz = machine.endofunction(y, z)
+        fy, fz = machine.endofunction((y, z))
         y, z = fy + y0, fz
         assert torch.allclose(z, machine(y0)) == (step == machine.depth)
 

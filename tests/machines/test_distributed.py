@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="no gloo"),
 ]
 KINDS = ("dense", "conv", "recurrent")
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def in_processes(count: int, function, *args) -> None:

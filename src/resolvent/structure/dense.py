@@ -1,0 +1,40 @@
+"""The operator of dense machines."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from .operator import DENSE, Form, Operator, Product, Rectangle, add_product, narrow
+
+
+@dataclass(frozen=True)
+class Dense(Operator):
+    """W of shape (n, n), `[out, in]`, on points (..., n)."""
+
+    channels: int
+    event_ndim = 1
+    weight_axes = (0, 1)
+    layout = "(..., channels)"
+    ndims = range(1, 100)
+
+    @property
+    def weight_shape(self) -> tuple[int, ...]:
+        return self.channels, self.channels
+
+    def form(self) -> Form | None:
+        return Form(DENSE, self.channels) if type(self) is Dense else None
+
+    def entries(self, weight: Tensor, rectangle: Rectangle) -> Tensor:
+        return narrow(narrow(weight, -2, rectangle.to), -1, rectangle.source)
+
+    def apply(self, W: Tensor, z: Tensor) -> Tensor:
+        return z @ W.mT
+
+    def mask(self, read: Tensor) -> Tensor:
+        return read[0]
+
+    def add_product(self, y: Tensor, z: Tensor, W: Tensor, product: Product, transposed: bool) -> None:
+        add_product(self.part(y, product.to), self.part(z, product.source), W if transposed else W.mT)
+
+    def add_cotangent(self, Q: Tensor, v: Tensor, z: Tensor, rectangle: Rectangle) -> None:
+        add_product(Q, narrow(v, -1, rectangle.to).mT, narrow(z, -1, rectangle.source))

@@ -1,0 +1,41 @@
+"""What an executor must say and do, and the list that executors enter."""
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch import Tensor
+
+from ..structure.sigma import Sigma
+
+if TYPE_CHECKING:  # the signatures name it
+    from .system import System
+
+
+class Executor(Protocol):
+    """Whatever sweeps over the blocks in fewer calls than Algorithm 1. What it will not do, it leaves by giving None."""
+
+    __name__: str
+
+    def serves(self, system: "System", x: Tensor, positions: int) -> bool:
+        """Whether it knows the operator's form and each σ, and sweeps so many positions in the precision of x."""
+        ...
+
+    def sweep(
+        self,
+        system: "System",
+        sigma: Sigma,
+        weight: Tensor,
+        bias: Tensor | None,
+        y0: Tensor | None,
+        z0: Tensor | None,
+        source: Tensor | None = None,
+    ) -> Any:
+        """(y, z) and, of a dual machine, the cotangent of W with this source. It looks at all that it is given."""
+        ...
+
+    def cotangent(self, system: "System", v: Tensor, z: Tensor, weight: Tensor | None = None) -> Tensor | None:
+        """Q = v z* where W is read, if v and z fit each other and the weight."""
+        ...
+
+
+EXECUTORS: dict[str, Any] = {}
+"""By the type of device."""

@@ -1,0 +1,113 @@
+"""Algorithm 1 of the paper, step by step in plain PyTorch: the reference for every executor."""
+
+from contextlib import AbstractContextManager, nullcontext
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..pytorch import autocast_type, is_batched_cotangent
+from ..structure.numbers import REALS
+from ..structure.operator import Operator, Product
+from ..structure.sigma import FUNCTION, NONE, SLOPE_AT, Sigma
+from .system import System
+
+
+def steps(
+    system: System, sigma: Sigma, weight: Tensor, bias: Tensor | None, y0: Tensor | None, z0: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The (y, z) with y = W z + y0 + bias and z = σ(y) + z0, block after block.
+
+    y begins as y0 + bias and z as z0. Each step of the plan adds to a part of one of them: a rectangle of W times what
+    was solved before or, once all has come to a block, σ of it.
+    """
+    operator, numbers = system.operator, sigma.numbers
+    y, z = begin(system, sigma, bias, y0, z0)
+    shape, members = y.shape, weight.ndim - len(operator.weight_shape)
+    event = operator.event_ndim + (numbers is not REALS)
+    y, z, sigma = flat(y, members, event), flat(z, members, event), _flat(_slope_of(system, sigma), members, event)
+    y, z = (x + weight.new_zeros(()) if is_batched_cotangent(weight) else x for x in (y, z))  # written to below
+    weight = weight.flatten(0, members - 1) if members > 1 else weight
+    axis = -2 - operator.event_ndim
+    rows = [x if numbers is REALS else x.flatten(axis, axis + 1) for x in (y, z)]  # numbers are more rows, for W
+    factors: dict[int, Any] = {}
+    with without_autocast(weight):
+        for step in system.unrolled(operator.time_steps(y), sigma.history):
+            if isinstance(step, Product):
+                if step.k not in factors:
+                    factors[step.k] = operator.factor(weight, system.rectangles[step.k], system.transposed)
+                operator.add_product(*rows, factors[step.k], step, system.transposed)
+            elif sigma.mode != NONE:
+                part = operator.part(z, step.region)
+                part.add_(_image(system, sigma, y, step))
+    return y.view(shape), z.view(shape)
+
+
+def begin(
+    system: System, sigma: Sigma, bias: Tensor | None, y0: Tensor | None, z0: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """New tensors of y0 + bias and z0 on all channels; the bias is a real number."""
+    operator, numbers = system.operator, sigma.numbers
+    if y0 is not None and numbers is not REALS and bias is not None:
+        shape = (1,) * (operator.event_ndim + operator.channel_axis), (1,) * (-1 - operator.channel_axis)
+        bias = numbers.embedded(bias.reshape(*shape[0], -1, *shape[1]), -1 - operator.event_ndim)
+        y0, bias = operator.extended(y0) + bias, None
+    y0 = None if y0 is None else operator.extended(y0, bias)
+    z0 = None if z0 is None else operator.extended(z0)
+    like: Any = z0 if y0 is None else y0
+    y, z = (
+        like.new_zeros(like.shape) if x is None else x.clone(memory_format=torch.contiguous_format) for x in (y0, z0)
+    )
+    return y, z
+
+
+def accumulate(system: System, v: Tensor, z: Tensor, members: int) -> Tensor:
+    """Q = v z* of the paper, summed over the batch, rectangle after rectangle; zero where W is not read."""
+    operator, ensemble = system.operator, v.shape[:members]
+    Q = v.new_zeros((*((prod(ensemble),) if ensemble else ()), *operator.weight_shape))
+    Q = Q + z.new_zeros(()) if is_batched_cotangent(z) else Q
+    v, z = (flat(x, members, operator.event_ndim) for x in (v, z))
+    with without_autocast(v):
+        for rectangle in system.rectangles:
+            operator.add_cotangent(operator.entries(Q, rectangle), v, z, rectangle)
+    return Q.view(*ensemble, *operator.weight_shape)
+
+
+def without_autocast(x: Tensor) -> AbstractContextManager:
+    """Points and weights came in the precision to compute in, also when a backward pass runs under autocast."""
+    return nullcontext() if autocast_type(x) is None else torch.autocast(x.device.type, enabled=False)
+
+
+def flat(x: Tensor, members: int, event_ndim: int) -> Tensor:
+    """(*members, *batch, *event) as (member, batch, *event), or as (batch, *event) where there are no members."""
+    split = x.ndim - event_ndim
+    ensemble = (prod(x.shape[:members]),) if members else ()
+    return x.reshape(*ensemble, prod(x.shape[members:split]), *x.shape[split:])
+
+
+def _slope_of(system: System, sigma: Sigma) -> Sigma:
+    """Slopes that are still to be computed are, unless σ(point) gives each in one operation with what it multiplies."""
+    known = sigma.value is not None and sigma.numbers is REALS
+    if known and all(a.times_slope for a in system.activations.blocks):
+        return sigma._replace(value=sigma.value.detach())  # the slope's derivatives are by the point it is taken at
+    return sigma.with_slope(system.activations)
+
+
+def _flat(sigma: Sigma, members: int, event_ndim: int) -> Sigma:
+    tensors = (None if x is None else flat(x, members, event_ndim) for x in (sigma.point, sigma.value, sigma.inside))
+    return Sigma(sigma.mode, *tensors, sigma.history, sigma.numbers)
+
+
+def _image(system: System, sigma: Sigma, y: Tensor, step: Any) -> Tensor:
+    """σ(y), or what stands for it, in one block."""
+    operator, activation, numbers = system.operator, system.activations.blocks[step.block], sigma.numbers
+    part = operator.part(y, step.region)
+    if sigma.mode == FUNCTION:
+        image = numbers.extended(activation, part, -1 - operator.event_ndim)
+    elif sigma.mode == SLOPE_AT:
+        image = activation.times_slope(part, operator.part(sigma.value, step.region))  # pyright: ignore  # it is known
+    else:
+        slope = operator.part(sigma.point, step.region)  # pyright: ignore  # there is one
+        image = (numbers.adjoint if system.transposed else numbers.times)(slope, part, -1 - operator.event_ndim)
+    return image if sigma.inside is None else image.where(operator.part(sigma.inside, step.region), 0)

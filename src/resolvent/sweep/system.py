@@ -1,0 +1,129 @@
+"""A structured machine without its numbers: what a sweep runs on."""
+
+from functools import lru_cache
+from itertools import chain, groupby, islice
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..pytorch import constant
+from ..structure.activation import ACTIVATIONS
+from ..structure.activations import Activations
+from ..structure.connections import Connections
+from ..structure.convolution import Convolution
+from ..structure.dense import Dense
+from ..structure.lagged import Lagged
+from ..structure.operator import CONVOLUTION, LAGGED, Operator, Product
+from ..structure.partition import Partition
+from .executor import EXECUTORS
+from .plan import Activated, backwards, plan, unrolled
+
+
+class System:
+    """Blocks, which feed which, an operator and σ, which agree; the rectangles of W that are read, and when they are.
+
+    Immutable, and interned by `system`: equal ones are the same object. `dual` is the system of the dual machine.
+    """
+
+    def __init__(self, connections: Connections, operator: Operator, activations: Activations):
+        self.partition, self.connections = activations.partition, connections
+        self.operator, self.activations = operator, activations
+        self.form, self.codes = operator.form(), activations.codes
+        self._check()
+        self.rectangles, self.steps = plan(self.partition, connections)
+        self.transposed = False
+        self.programs: dict[Any, Any] = {}
+        """What executors made of it, each under a key of its own."""
+        self.dual = object.__new__(System)
+        self.dual.__dict__.update(
+            self.__dict__, steps=backwards(self.steps), transposed=True, programs={}, dual=self
+        )
+
+    def executor(self, x: Tensor) -> str:
+        """What sweeps on the device and in the precision of x; "torch" is Algorithm 1 step by step."""
+        executor = EXECUTORS.get(x.device.type)
+        served = executor is not None and executor.serves(self, x, positions=1)
+        return executor.__name__.rpartition(".")[2] if served else "torch"
+
+    @constant  # a compiler is not to trace how a plan is unrolled
+    def unrolled(self, steps: int, history: int) -> tuple[Product | Activated, ...]:
+        """The plan for so many time steps, of which the first ones are given."""
+        return _unrolled(self, steps, history)
+
+    @constant
+    def integers(self) -> tuple[int, ...]:
+        """All of it, as compiled code carries it: for systems that an executor knows."""
+        return _integers(self)
+
+    def __deepcopy__(self, memo: dict) -> "System":
+        return self
+
+    def __reduce__(self):
+        made = system, (self.connections, self.operator, self.activations)
+        return (_dual_of, made) if self.transposed else made
+
+    def _check(self) -> None:
+        """Operator, blocks, connections and σ come from different places: where they disagree, W would be misread."""
+        n, form = len(self.partition), self.form
+        if self.operator.channels != self.partition.total:
+            raise ValueError(f"the operator has {self.operator.channels} channels, sizes={self.partition.sizes}")
+        if any(len(matrix) != n or any(len(row) != n for row in matrix) for matrix in self.connections.matrices):
+            raise ValueError(f"connections are not of {n} blocks: sizes={self.partition.sizes}")
+        if len(self.activations.blocks) != n:
+            raise ValueError(f"there are {len(self.activations.blocks)} activations for {n} blocks")
+        if form is None:
+            return
+        if form.lags + 1 != len(self.connections.matrices):
+            raise ValueError(f"connections are for {len(self.connections.matrices)} lags, the operator has {form.lags + 1}")
+        if any(not 0 <= before < size for before, size in zip(form.before, form.kernel, strict=True)):
+            raise ValueError(f"padding {form.before} does not fit a kernel of {form.kernel}")
+
+
+@lru_cache(maxsize=256)
+def system(connections: Connections, operator: Operator, activations: Activations) -> System:
+    """The system of these, one for all that are equal."""
+    return System(connections, operator, activations)
+
+
+def _dual_of(make: Any, arguments: tuple) -> System:
+    return make(*arguments).dual
+
+
+@lru_cache(maxsize=16)
+def _unrolled(system: System, steps: int, history: int) -> tuple[Product | Activated, ...]:
+    times = range(history, steps)
+    return tuple(unrolled(system.rectangles, system.partition, system.steps, system.transposed, times))
+
+
+def _integers(system: System) -> tuple[int, ...]:
+    form, partition, connections = system.form, system.partition, system.connections
+    assert form is not None  # or no executor would know it
+    assert system.codes is not None
+    matrices = [(len([*same]), *chain(*matrix)) for matrix, same in groupby(connections.matrices)]
+    sizes, padding = partition.sizes, getattr(system.operator, "padding", ())
+    head = (form.kind, form.lags, form.axes, connections.time_block, len(sizes), len(matrices))
+    return *head, *sizes, *system.codes, *form.kernel[3 - form.axes :], *chain(*padding), *map(int, chain(*matrices))
+
+
+@lru_cache(maxsize=256)
+def from_integers(integers: tuple[int, ...]) -> System:
+    """The system that `System.integers` wrote."""
+    rest = iter(integers)
+
+    def take(count: int) -> tuple[int, ...]:
+        return tuple(islice(rest, count))
+
+    kind, lags, axes, time_block, n, count = take(6)
+    partition, codes, kernel = Partition(take(n)), take(n), take(axes)
+    padding = tuple((before, after) for before, after in (take(2) for _ in range(axes)))
+    matrices: list[tuple] = []
+    for _ in range(count):
+        (same,) = take(1)
+        matrices += [tuple(tuple(map(bool, take(n))) for _ in range(n))] * same
+    channels = partition.total
+    operator = Convolution(channels, kernel, padding) if kind == CONVOLUTION else Dense(channels)
+    operator = Lagged(channels, lags) if kind == LAGGED else operator
+    blocks = tuple(list(ACTIVATIONS.values())[code] for code in codes)
+    activations = Activations(blocks, partition, operator.channel_axis, operator.event_ndim)
+    return system(Connections(tuple(matrices), time_block), operator, activations)
