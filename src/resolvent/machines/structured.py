@@ -108,7 +108,7 @@ class StructuredMachine(Machine, nn.Module):
 
         On a GPU, "triton" serves convolutions over one axis of up to 64 positions; in larger spaces "torch" does.
         """
-        return self._system.executor(self.weight)
+        return self._system.executor(self.weight.device.type, self.weight.dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         """The z of the resolvent at y0 = x + bias, z0 = 0. x has the channels of the first block, or all of them."""

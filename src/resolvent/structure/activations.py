@@ -1,7 +1,7 @@
 """The pointwise σ of a machine: one activation for each block."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 
 import torch
@@ -38,29 +38,28 @@ class Activations:
     channel_axis: int
     event_ndim: int
 
-    @property
-    def runs(self) -> list[tuple[Activation, int]]:
-        """Neighbouring blocks with the same σ, and how many channels they have."""
-        pairs = groupby(zip(self.blocks, self.partition.sizes, strict=True), key=lambda pair: pair[0])
-        return [(a, sum(size for _, size in run)) for a, run in pairs]
+    runs: tuple[tuple[Activation, int], ...] = field(init=False, compare=False)
+    """Neighbouring blocks with the same σ, and how many channels they have."""
+    codes: tuple[int, ...] | None = field(init=False, compare=False)
+    """Each block's place in the table, which is what executors know it by; None if one is not *the* one of the table."""
 
-    @property
-    def codes(self) -> tuple[int, ...] | None:
-        """Each block's place in the table, which is what executors know it by; None if one is not of the table."""
+    def __post_init__(self):
+        pairs = groupby(zip(self.blocks, self.partition.sizes, strict=True), key=lambda pair: pair[0])
+        object.__setattr__(self, "runs", tuple((a, sum(size for _, size in run)) for a, run in pairs))
         known = list(ACTIVATIONS.values())
-        return tuple(map(known.index, self.blocks)) if all(a in known for a in self.blocks) else None
+        codes = tuple(map(known.index, self.blocks)) if all(a in known for a in self.blocks) else None
+        object.__setattr__(self, "codes", codes)
 
     def __repr__(self) -> str:
-        runs = self.runs
-        return runs[0][0].name if len(runs) == 1 else f"[{', '.join(a.name for a in self.blocks)}]"
+        return self.runs[0][0].name if len(self.runs) == 1 else f"[{', '.join(a.name for a in self.blocks)}]"
 
     def __call__(self, y: Tensor, numbers: Numbers = REALS, order: int = 0) -> Tensor:
         """σ(y) on all channels at once, or its derivative of an order."""
-        runs, axis = self.runs, -1 - self.event_ndim
-        if len(runs) == 1:
-            return numbers.extended(runs[0][0], y, axis, order)
-        pieces = y.split([size for _, size in runs], dim=self.channel_axis)
-        images = [numbers.extended(a, piece, axis, order) for (a, _), piece in zip(runs, pieces, strict=True)]
+        axis = -1 - self.event_ndim
+        if len(self.runs) == 1:
+            return numbers.extended(self.runs[0][0], y, axis, order)
+        pieces = y.split([size for _, size in self.runs], dim=self.channel_axis)
+        images = [numbers.extended(a, piece, axis, order) for (a, _), piece in zip(self.runs, pieces, strict=True)]
         return torch.cat(images, self.channel_axis)
 
     def slope(self, y: Tensor, numbers: Numbers = REALS) -> Tensor:

@@ -21,7 +21,7 @@ def sweep(
     In a space that the executor does not serve, the operation runs step by step, in the precision of eager code and
     not slower than what the compiler makes of the steps, which are the library's convolutions.
     """
-    if _one_operation(system, weight):
+    if _one_operation(system, weight, len(system.operator.weight_shape)):
         tensors = weight, bias, y0, z0, sigma.point, sigma.value, sigma.inside
         return torch.ops.resolvent.sweep(system.integers(), system.transposed, sigma.mode, sigma.history, *tensors)
     return steps(system, sigma, weight, bias, y0, z0)
@@ -29,19 +29,13 @@ def sweep(
 
 def cotangent(system: System, v: Tensor, z: Tensor, members: int) -> Tensor:
     """Q, in the same way."""
-    if not members and _one_operation(system, v):
+    if _one_operation(system, v, v.ndim - members):
         return torch.ops.resolvent.cotangent(system.integers(), v, z)
     return accumulate(system, v, z, members)
 
 
-def _one_operation(system: System, x: Tensor) -> bool:
-    """Asked in traced code, PyTorch 2.11 would say that all of it is exported: so the constant part asks."""
-    ndim = len(system.operator.weight_shape)
-    return is_compiling() and (x.ndim == ndim or x.ndim in system.operator.ndims) and _served(system, x)
-
-
-def _served(system: System, x: Tensor) -> bool:
-    return not torch.compiler.is_exporting() and system.executor(x) != "torch"
+def _one_operation(system: System, x: Tensor, ndim: int) -> bool:
+    return is_compiling() and x.ndim == ndim and system.in_one_operation(x.device.type, x.dtype)
 
 
 _library = torch.library.Library("resolvent", "DEF")

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+import torch
 from torch import Tensor
 
 from ..structure.sigma import Sigma
@@ -15,8 +16,8 @@ class Executor(Protocol):
 
     __name__: str
 
-    def serves(self, system: "System", x: Tensor, positions: int) -> bool:
-        """Whether it knows the operator's form and each σ, and sweeps so many positions in the precision of x."""
+    def serves(self, system: "System", dtype: torch.dtype, positions: int) -> bool:
+        """Whether it knows the operator's form and each σ, and sweeps so many positions in this precision."""
         ...
 
     def sweep(

@@ -1,12 +1,11 @@
 """What is wrong with the input of a solve: the one place with the messages. Executors only say that they will not."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..pytorch import is_batched_cotangent
+from ..pytorch import is_compiling, was_freed
 from ..structure.numbers import REALS, Numbers
 from ..structure.sigma import FUNCTION, NONE, Sigma
 from .system import System
@@ -65,20 +64,12 @@ def _names(system: System, sigma: Sigma) -> tuple[str, str]:
 def _check_tensor(name: str, x: Any) -> None:
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
+    if is_compiling():  # where tensors have neither layout nor memory
+        return
     if x.layout is not torch.strided:
         raise TypeError(f"{name} is {x.layout}, the machine needs torch.strided")
-    for stored in _memory(x):
-        if x.numel() and stored.nbytes() == 0:
-            raise ValueError(f"{name} has no memory: its storage was freed")
-
-
-def _memory(x: Tensor) -> Iterator[torch.UntypedStorage]:
-    """Where the entries of a plain tensor are; wrappers, and what a compiler sees, have none to look at."""
-    if torch.compiler.is_compiling() or is_batched_cotangent(x):
-        return
-    x = torch.func.debug_unwrap(x)
-    if type(x) in (Tensor, torch.nn.Parameter) and x.device.type in ("cpu", "cuda") and not x._is_zerotensor():
-        yield x.untyped_storage()
+    if x.numel() and was_freed(x):
+        raise ValueError(f"{name} has no memory: its storage was freed")
 
 
 def _check_like(name: str, x: Any, weight: Tensor) -> None:

@@ -5,7 +5,6 @@ from itertools import chain, groupby, islice
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..pytorch import constant
 from ..structure.activation import ACTIVATIONS
@@ -40,13 +39,19 @@ class System:
             self.__dict__, steps=backwards(self.steps), transposed=True, programs={}, dual=self
         )
 
-    def executor(self, x: Tensor) -> str:
-        """What sweeps on the device and in the precision of x; "torch" is Algorithm 1 step by step."""
-        executor = EXECUTORS.get(x.device.type)
-        served = executor is not None and executor.serves(self, x, positions=1)
+    @constant  # a compiler is not to trace how an executor looks at a system
+    def executor(self, device: str, dtype: torch.dtype) -> str:
+        """What sweeps on this type of device and in this precision; "torch" is Algorithm 1 step by step."""
+        executor = EXECUTORS.get(device)
+        served = executor is not None and executor.serves(self, dtype, positions=1)
         return executor.__name__.rpartition(".")[2] if served else "torch"
 
-    @constant  # a compiler is not to trace how a plan is unrolled
+    @constant
+    def in_one_operation(self, device: str, dtype: torch.dtype) -> bool:
+        """Whether compiled code is to call an executor. Asked in traced code, all of it is exported in PyTorch 2.11."""
+        return not torch.compiler.is_exporting() and self.executor(device, dtype) != "torch"
+
+    @constant  # nor how a plan is unrolled
     def unrolled(self, steps: int, history: int) -> tuple[Product | Activated, ...]:
         """The plan for so many time steps, of which the first ones are given."""
         return _unrolled(self, steps, history)

@@ -31,8 +31,8 @@ def _extension() -> Any:
 extension = _extension()
 
 
-def serves(system: System, x: Tensor, positions: int) -> bool:
-    return x.dtype in (torch.float64, torch.float32) and program(system) is not None
+def serves(system: System, dtype: torch.dtype, positions: int) -> bool:
+    return dtype in (torch.float64, torch.float32) and program(system) is not None
 
 
 def sweep(

@@ -4,7 +4,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-from torch import Tensor
+import torch
 
 from ...sweep.system import System
 
@@ -17,8 +17,8 @@ def _kernels() -> Any:
         return None
 
 
-def serves(system: System, x: Tensor, positions: int) -> bool:
-    return _kernels() is not None and _kernels().serves(system, x, positions)
+def serves(system: System, dtype: torch.dtype, positions: int) -> bool:
+    return _kernels() is not None and _kernels().serves(system, dtype, positions)
 
 
 def sweep(*arguments: Any) -> Any:
