@@ -1,5 +1,6 @@
 PYTHON ?= python3
 BIN := .venv/bin
+NATIVE := $(wildcard src/resolvent/executors/native/*.cpp src/resolvent/executors/native/*.h)
 
 .PHONY: run test bench format clean
 
@@ -21,7 +22,7 @@ format: .venv/installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-.venv/installed: pyproject.toml constraints.txt setup.py src/resolvent/executors/native/native.cpp
+.venv/installed: pyproject.toml constraints.txt setup.py $(NATIVE)
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,onnx,dev]"
 	touch $@

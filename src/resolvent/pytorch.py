@@ -85,16 +85,6 @@ def as_stored(x: Tensor) -> bool:
     return not (is_legacy_batchedtensor(x) or x.is_neg() or x._is_zerotensor())
 
 
-def was_freed(x: Tensor) -> bool:
-    """Whether the memory of a plain tensor was given back, so that reading it would end the process.
-
-    `untyped_storage` is public; which tensors have one is not asked for by anything public.
-    """
-    x = x if is_legacy_batchedtensor(x) else torch.func.debug_unwrap(x)
-    plain = type(x) in PLAIN and x.device.type in ("cpu", "cuda")
-    return plain and as_stored(x) and x.untyped_storage().nbytes() == 0
-
-
 def apply(function: type[Function], *args: Any) -> Any:
     """`function.apply` where no transform is active. Its own binding of arguments takes longer than a small solve."""
     base: Any = super(Function, function)
@@ -110,6 +100,17 @@ def constant(function: Callable) -> Any:
 def not_compiled(function: Callable) -> Any:
     """`torch.compiler.disable` without importing the compiler, which takes a second."""
     return torch._disable_dynamo(function)  # pyright: ignore  # private
+
+
+@not_compiled
+def was_freed(x: Tensor) -> bool:
+    """Whether the memory of a plain tensor was given back, so that reading it would end the process.
+
+    `untyped_storage` is public; which tensors have one is not asked for by anything public.
+    """
+    x = x if is_legacy_batchedtensor(x) else torch.func.debug_unwrap(x)
+    plain = type(x) in PLAIN and x.device.type in ("cpu", "cuda")
+    return plain and not is_legacy_batchedtensor(x) and not x._is_zerotensor() and x.untyped_storage().nbytes() == 0
 
 
 def weight_and_bias(module: Any) -> tuple[Any, Any]:

@@ -84,7 +84,10 @@ class RecurrentMachine(StructuredMachine):
 
     def forward(self, x: Tensor, *, lengths: Sequence[int] | Integer[Tensor, "..."] | None = None) -> Tensor:
         """The z of the resolvent at y0 = x + bias, z0 = 0. x has the channels of the first block, or all of them."""
-        return super().forward(x) if lengths is None else self._half(x, self.solve(x, lengths=lengths))
+        _, z = self.solve(x, lengths=lengths)
+        if x.shape[-1] not in self._system.inputs:
+            self._refuse(x)
+        return z
 
     def solve(
         self,

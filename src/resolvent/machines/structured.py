@@ -112,17 +112,18 @@ class StructuredMachine(Machine, nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The z of the resolvent at y0 = x + bias, z0 = 0. x has the channels of the first block, or all of them."""
-        return self._half(x, self.solve(x))
+        _, z = self.solve(x)
+        if x.shape[self._system.operator.channel_axis] not in self._system.inputs:
+            self._refuse(x)
+        return z
 
-    def _half(self, x: Tensor, solution: Pair) -> Tensor:
-        """The z of a solution, if x was an input."""
-        given, partition = x.shape[self._system.operator.channel_axis], self._system.partition
-        if given != partition.sizes[0] and given != partition.total:
-            raise ValueError(
-                f"x of shape {tuple(x.shape)} has {given} channels as {self.operator.layout}, the machine takes the "
-                f"{partition.sizes[0]} of its first block or all {partition.total}: sizes={partition.sizes}"
-            )
-        return solution[1]
+    def _refuse(self, x: Tensor) -> None:
+        """Whole blocks are enough for a solve; of the first ones, an input is just the first, or all."""
+        first, total = self._system.inputs
+        raise ValueError(
+            f"x of shape {tuple(x.shape)} has {x.shape[self.operator.channel_axis]} channels, the machine takes {first}, "
+            f"its first block, or all {total}, in the layout {self.operator.layout}: sizes={self.partition.sizes}"
+        )
 
     def solve(self, y0: Tensor | None, z0: Tensor | None = None) -> Pair:
         """The (y, z) with y = W z + y0 + bias and z = σ(y) + z0, in one sweep over the blocks.

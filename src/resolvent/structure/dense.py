@@ -17,15 +17,15 @@ class Dense(Operator):
     layout = "(..., channels)"
     ndims = range(1, 100)
 
-    @property
-    def weight_shape(self) -> tuple[int, ...]:
-        return self.channels, self.channels
+    def __post_init__(self):
+        object.__setattr__(self, "weight_shape", (self.channels, self.channels))
 
     def form(self) -> Form | None:
         return Form(DENSE, self.channels) if type(self) is Dense else None
 
     def entries(self, weight: Tensor, rectangle: Rectangle) -> Tensor:
-        return narrow(narrow(weight, -2, rectangle.to), -1, rectangle.source)
+        _, _, to, source = rectangle
+        return weight.narrow(-2, to.start, len(to)).narrow(-1, source.start, len(source))
 
     def apply(self, W: Tensor, z: Tensor) -> Tensor:
         return z @ W.mT

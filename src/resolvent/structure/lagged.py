@@ -22,9 +22,8 @@ class Lagged(Operator):
     layout = "(batch, time, channels) or the same without batch"
     ndims = range(2, 4)
 
-    @property
-    def weight_shape(self) -> tuple[int, ...]:
-        return self.lags + 1, self.channels, self.channels
+    def __post_init__(self):
+        object.__setattr__(self, "weight_shape", (self.lags + 1, self.channels, self.channels))
 
     @property
     def arguments(self) -> dict[str, object]:

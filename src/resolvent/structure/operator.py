@@ -119,7 +119,7 @@ class Operator(ABC):
 
     def part(self, x: Tensor, region: Region) -> Tensor:
         """x[region], as a view."""
-        return narrow(x, self.channel_axis, region.channels)
+        return x.narrow(self.channel_axis, region.channels.start, len(region.channels))
 
     def full_shape(self, x: Tensor) -> torch.Size:
         """The shape of x if it had all channels."""

@@ -40,8 +40,6 @@ def sweep(
     system: System, sigma: Sigma, weight: Tensor, bias: Tensor | None, y0: Tensor | None, z0: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """The (y, z) of `solve`, without derivatives: by the executor of the device if it serves, or step by step."""
-    if dispatched():
-        return compiled.sweep(system, sigma, weight, bias, y0, z0)
     executor = EXECUTORS.get(weight.device.type)
     done = None if executor is None else executor.sweep(system, sigma, weight, bias, y0, z0)
     if done is None:
@@ -88,7 +86,7 @@ def _transformed(
     differentiated = pytorch.functorch() or pytorch.forward_mode() or is_compiling()
     if differentiated or (is_grad_enabled() and _recorded(weight, bias, y0, z0, point)):
         return _apply(_Solve, _SolveForwardMode, *_arguments(system, sigma, weight, bias, y0, z0))
-    return sweep(system, sigma, weight, bias, y0, z0)
+    return (compiled.sweep if dispatched() else sweep)(system, sigma, weight, bias, y0, z0)
 
 
 def _arguments(system: System, sigma: Sigma, *tensors: Tensor | None) -> tuple:
@@ -123,7 +121,8 @@ def _forward_mode(function: type[Function], *args: Any) -> Any:
 class _Solve(Function):
     @staticmethod
     def forward(system, mode, history, numbers, inside, slope, weight, bias, y0, z0):
-        return sweep(system, Sigma(mode, slope, None, inside, history, numbers), weight, bias, y0, z0)
+        way = compiled.sweep if dispatched() else sweep
+        return way(system, Sigma(mode, slope, None, inside, history, numbers), weight, bias, y0, z0)
 
     @staticmethod
     def setup_context(ctx, inputs, output):

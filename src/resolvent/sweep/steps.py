@@ -22,25 +22,27 @@ def steps(
     y begins as y0 + bias and z as z0. Each step of the plan adds to a part of one of them: a rectangle of W times what
     was solved before or, once all has come to a block, σ of it.
     """
-    operator, numbers = system.operator, sigma.numbers
+    operator, real = system.operator, sigma.numbers is REALS
     y, z = begin(system, sigma, bias, y0, z0)
-    shape, members = y.shape, weight.ndim - len(operator.weight_shape)
-    event = operator.event_ndim + (numbers is not REALS)
-    y, z, sigma = flat(y, members, event), flat(z, members, event), _flat(_slope_of(system, sigma), members, event)
-    y, z = (x + weight.new_zeros(()) if is_batched_cotangent(weight) else x for x in (y, z))  # written to below
+    shape, members, axis = y.shape, weight.ndim - len(operator.weight_shape), -2 - operator.event_ndim
+    y, z = flat(y, members, -1 - axis - real), flat(z, members, -1 - axis - real)
+    if sigma.mode != FUNCTION and is_batched_cotangent(weight):  # they are written to below
+        y, z = y + weight.new_zeros(()), z + weight.new_zeros(())
+    sigma = sigma if sigma.mode in (NONE, FUNCTION) and sigma.inside is None else _of_rows(system, sigma, members)
     weight = weight.flatten(0, members - 1) if members > 1 else weight
-    axis = -2 - operator.event_ndim
-    rows = [x if numbers is REALS else x.flatten(axis, axis + 1) for x in (y, z)]  # numbers are more rows, for W
+    y_rows, z_rows = (y, z) if real else (y.flatten(axis, axis + 1), z.flatten(axis, axis + 1))  # for W, of more rows
     factors: dict[int, Any] = {}
     with without_autocast(weight):
         for step in system.unrolled(operator.time_steps(y), sigma.history):
             if isinstance(step, Product):
                 if step.k not in factors:
                     factors[step.k] = operator.factor(weight, system.rectangles[step.k], system.transposed)
-                operator.add_product(*rows, factors[step.k], step, system.transposed)
+                operator.add_product(y_rows, z_rows, factors[step.k], step, system.transposed)
+            elif sigma.mode == FUNCTION and sigma.inside is None and real:
+                part = operator.part(y, step.region)
+                operator.part(z, step.region).add_(system.activations.blocks[step.block].function(part))
             elif sigma.mode != NONE:
-                part = operator.part(z, step.region)
-                part.add_(_image(system, sigma, y, step))
+                operator.part(z, step.region).add_(_image(system, sigma, y, step))
     return y.view(shape), z.view(shape)
 
 
@@ -53,13 +55,15 @@ def begin(
         shape = (1,) * (operator.event_ndim + operator.channel_axis), (1,) * (-1 - operator.channel_axis)
         bias = numbers.embedded(bias.reshape(*shape[0], -1, *shape[1]), -1 - operator.event_ndim)
         y0, bias = operator.extended(y0) + bias, None
-    y0 = None if y0 is None else operator.extended(y0, bias)
-    z0 = None if z0 is None else operator.extended(z0)
     like: Any = z0 if y0 is None else y0
-    y, z = (
-        like.new_zeros(like.shape) if x is None else x.clone(memory_format=torch.contiguous_format) for x in (y0, z0)
-    )
-    return y, z
+    if y0 is None:
+        y = like.new_zeros(operator.full_shape(like))
+    else:
+        y = operator.extended(y0, bias)
+        y = y.clone(memory_format=torch.contiguous_format) if y is y0 else y.contiguous()
+    if z0 is None:
+        return y, torch.zeros_like(y)
+    return y, operator.extended(z0).clone(memory_format=torch.contiguous_format)
 
 
 def accumulate(system: System, v: Tensor, z: Tensor, members: int) -> Tensor:
@@ -86,17 +90,19 @@ def flat(x: Tensor, members: int, event_ndim: int) -> Tensor:
     return x.reshape(*ensemble, prod(x.shape[members:split]), *x.shape[split:])
 
 
-def _slope_of(system: System, sigma: Sigma) -> Sigma:
-    """Slopes that are still to be computed are, unless σ(point) gives each in one operation with what it multiplies."""
-    known = sigma.value is not None and sigma.numbers is REALS
+def _of_rows(system: System, sigma: Sigma, members: int) -> Sigma:
+    """σ with its tensors as (member, batch, *event), and slopes that are still to be computed.
+
+    Unless σ(point) gives each in one operation with what it multiplies.
+    """
+    operator, known = system.operator, sigma.value is not None and sigma.numbers is REALS
     if known and all(a.times_slope for a in system.activations.blocks):
-        return sigma._replace(value=sigma.value.detach())  # the slope's derivatives are by the point it is taken at
-    return sigma.with_slope(system.activations)
-
-
-def _flat(sigma: Sigma, members: int, event_ndim: int) -> Sigma:
-    tensors = (None if x is None else flat(x, members, event_ndim) for x in (sigma.point, sigma.value, sigma.inside))
-    return Sigma(sigma.mode, *tensors, sigma.history, sigma.numbers)
+        sigma = sigma._replace(value=sigma.value.detach())  # the slope's derivatives are by the point it is taken at
+    else:
+        sigma = sigma.with_slope(system.activations)
+    event_ndim = operator.event_ndim + (sigma.numbers is not REALS)
+    tensors = dict(point=sigma.point, value=sigma.value, inside=sigma.inside)
+    return sigma._replace(**{n: flat(x, members, event_ndim) for n, x in tensors.items() if x is not None})
 
 
 def _image(system: System, sigma: Sigma, y: Tensor, step: Any) -> Tensor:

@@ -31,6 +31,8 @@ class System:
         self.form, self.codes = operator.form(), activations.codes
         self._check()
         self.rectangles, self.steps = plan(self.partition, connections)
+        self.inputs = self.partition.sizes[0], self.partition.total
+        """How many channels an input may have: those of the first block, or all."""
         self.transposed = False
         self.programs: dict[Any, Any] = {}
         """What executors made of it, each under a key of its own."""

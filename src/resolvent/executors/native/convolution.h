@@ -1,0 +1,78 @@
+// A sweep of convolutions. In the product, C is y with space last and channels for rows, A is W, and B is z with a border
+// of zeros.
+#pragma once
+
+#include <algorithm>
+#include <new>
+
+#include "points.h"
+#include "product.h"
+
+namespace {
+
+constexpr Index CACHE = 1 << 18;  // bytes that stay near a processor
+
+// The border of zeros that a convolution needs around space, and where each entry of the kernel reads in it.
+struct Border {
+    Index before[3], size[3], plane, width;
+    std::vector<Index> offsets;
+    Border(const Program& f, const Extent& x, bool transposed) : width(x.space[1]) {
+        for (int axis = 0; axis < 3; axis++) {
+            before[axis] = transposed ? f.kernel[axis] - 1 - f.before[axis] : f.before[axis];
+            size[axis] = x.space[axis] + f.kernel[axis] - 1;
+        }
+        if (double(size[0]) * size[1] * size[2] * f.channels * x.batch > MOST_ENTRIES) throw std::bad_alloc();
+        plane = size[0] * size[1] * size[2];
+        for (Index i = 0; i < f.kernel[0]; i++)
+            for (Index j = 0; j < f.kernel[1]; j++)
+                for (Index k = 0; k < f.kernel[2]; k++) offsets.push_back((i * size[1] + j) * size[2] + k);
+    }
+    Index row(Index r) const { return (r / width * size[1] + r % width) * size[2]; }
+    Index inner() const { return (before[0] * size[1] + before[1]) * size[2] + before[2]; }
+};
+
+// Points (sample, channel, space); W is [out, in, kernel].
+template <class T>
+void sweep_conv(const Program& f, const Extent& x, const T* W, const Points<T>& p, Index first, Index last) {
+    const Index n = f.channels, rows = x.space[0] * x.space[1], length = x.space[2];
+    const Border border(f, x, f.transposed);
+    std::vector<T> padded(n * border.plane);
+    const auto copy = [&](const T* z, Index c) {
+        T* plane = padded.data() + c * border.plane + border.inner();
+        for (Index r = 0; r < rows; r++) memcpy(plane + border.row(r), z + c * x.area + r * length, length * sizeof(T));
+    };
+    const Index out = f.transposed ? f.taps : n * f.taps, in = f.transposed ? n * f.taps : f.taps;  // strides of W
+    // The innermost sum is over the sources; where W exceeds the cache, over a row of the kernel, which lies side by side.
+    const bool by_rows = n * n * f.taps * Index(sizeof(T)) > CACHE && f.kernel[2] > 2;
+    const Index side = by_rows ? f.kernel[2] : 1, per_source = f.taps / side;
+    const Index W_inner = !by_rows ? in : f.transposed ? -1 : 1, z_inner = by_rows ? 1 : border.plane;
+    std::vector<Tap> taps;
+    for (Index c = 0; c < (by_rows ? n : 1); c++)
+        for (Index tap = 0; tap < f.taps; tap += side)
+            taps.push_back({c * in + (f.transposed ? f.taps - 1 - tap : tap), c * border.plane + border.offsets[tap]});
+    for (Index b = first; b < last; b++) {
+        const Index at = b * n * x.area;
+        begin(f, p, b, b + 1, 1, x.area);
+        if (p.z0)
+            for (Index c = 0; c < n; c++) copy(p.z + at, c);
+        else if (b > first)
+            std::fill(padded.begin(), padded.end(), T(0));
+        if (x.history) continue;  // all is given
+        for (const Step& step : f.steps)
+            if (step.kind == Step::PRODUCT) {
+                const auto [to, outputs, from, inputs] = f.channels_of(f.rectangles[step.which]);
+                const Index start = by_rows ? 0 : from;
+                const Tap* tap = taps.data() + (by_rows ? from * per_source : 0);
+                for (Index row = 0; row < rows; row++)
+                    multiply_add<T>(p.y + at + to * x.area + row * length, x.area, {W + to * out + start * in, out, W_inner},
+                                    {padded.data() + start * border.plane + border.row(row), 0, z_inner}, outputs, length,
+                                    by_rows ? side : inputs, tap, by_rows ? inputs * per_source : f.taps);
+            } else if (p.sigma != NONE) {
+                const Block& block = f.blocks[step.which];
+                apply(p, block.code, at + block.first * x.area, (block.last - block.first) * x.area);
+                for (Index c = block.first; c < block.last; c++) copy(p.z + at, c);
+            }
+    }
+}
+
+}  // namespace

@@ -1,0 +1,427 @@
+"""Programs of the native extension: what they say, against a reading of the same integers in plain PyTorch."""
+
+import datetime
+from importlib import import_module
+from itertools import product
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from resolvent.structure.activation import ACTIVATIONS
+
+NONE, FUNCTION, SLOPE, SLOPE_AT = range(4)
+PRODUCT, ACTIVATE, LOOP = range(3)
+UP_TO, BEFORE, WITHIN = range(3)
+SIGMA = list(ACTIVATIONS.values())
+
+
+def extensions():
+    for level in ("_v4", "_v3", "_v1"):
+        try:
+            yield import_module(f"resolvent.executors.native.{level}")
+        except ImportError:
+            continue
+
+
+@pytest.fixture(params=list(extensions()) or [None], ids=lambda m: getattr(m, "__name__", "none"), scope="module")
+def native(request):
+    if request.param is None:
+        pytest.skip("the extension was not built")
+    return request.param
+
+
+class Program(NamedTuple):
+    """A program in words; `integers` is what the extension parses."""
+
+    channels: int
+    ends: tuple[int, ...]
+    codes: tuple[int, ...]
+    rectangles: tuple[tuple[int, ...], ...]
+    steps: tuple[tuple, ...]
+    lags: int | None = None  # where there is time
+    kernel: tuple[int, ...] = ()
+    before: tuple[int, ...] = ()
+    transposed: bool = False
+
+    @property
+    def integers(self) -> tuple[int, ...]:
+        kind, missing = (2 if self.kernel else int(self.lags is not None)), 3 - len(self.kernel)
+        head = (kind, self.channels, self.lags or 0, len(self.kernel), *(1,) * missing, *self.kernel)
+        blocks = (len(self.ends), *self.ends, *self.codes)
+        rectangles = (len(self.rectangles), *(end for r in self.rectangles for end in r))
+        return (*head, *(0,) * missing, *self.before, int(self.transposed), *blocks, *rectangles, *_flat(self.steps))
+
+    @property
+    def weight_shape(self) -> tuple[int, ...]:
+        return (*(() if self.lags is None else (self.lags + 1,)), self.channels, self.channels, *self.kernel)
+
+    def point_shape(self, batch: int, times: int, space: tuple[int, ...], channels: int) -> tuple[int, ...]:
+        return (batch, *(() if self.lags is None else (times,)), channels, *space)
+
+
+def _flat(steps: Any) -> list[int]:
+    integers = [len(steps)]
+    for step in steps:
+        integers += [*step[:2], *_flat(step[2])] if step[0] == LOOP else step
+    return integers
+
+
+def reference(program: Program, history: int, W: Tensor, y: Tensor, z: Tensor, sigma: Any) -> tuple[Tensor, Tensor]:
+    """What the steps say, one entry of a kernel, one pair of times and one lag after the other; sigma(block, part)."""
+    if program.lags is None:  # all is at step 0, and behind the channels is space
+        W, y, z = W[None], y[:, None], z[:, None]
+    y, z, stop = y.clone(), z.clone(), y.shape[1]
+    starts = (0, *program.ends)
+
+    def add(rectangle: tuple[int, ...], window: range, past: range) -> None:
+        lag, last_lag, *ends = rectangle
+        to, source = slice(*ends[:2]), slice(*ends[2:])
+        for t, s in product(window, past):
+            if not lag <= t - s < last_lag:
+                continue
+            for tap in product(*map(range, program.kernel)):
+                shift = tuple(k - b for k, b in zip(tap, program.before, strict=True))
+                part = W[(t - s, to, source, *tap)]
+                if program.transposed:
+                    pushed = torch.einsum("oi,bo...->bi...", part, z[:, t, to])
+                    y[:, s, source] += _shifted(pushed, [-k for k in shift])
+                else:
+                    y[:, t, to] += _shifted(torch.einsum("oi,bi...->bo...", part, z[:, s, source]), shift)
+
+    def run(steps: Any, window: range, around: range) -> None:
+        for kind, which, *rest in steps:
+            if kind == PRODUCT:
+                pasts = {UP_TO: range(window.stop), BEFORE: range(window.start)}
+                add(program.rectangles[which], window, pasts.get(rest[0], range(around.start, window.start)))
+            elif kind == ACTIVATE:
+                for t in window:
+                    part = (slice(None), t, slice(starts[which], program.ends[which]))
+                    z[part] += sigma(which, y, part)
+            else:
+                pieces = [range(t, min(t + which, window.stop)) for t in range(window.start, window.stop, which)]
+                for piece in reversed(pieces) if program.transposed else pieces:
+                    run(rest[0], piece, window)
+
+    run(program.steps, range(history, stop), range(stop))
+    return (y[:, 0], z[:, 0]) if program.lags is None else (y, z)
+
+
+def _shifted(x: Tensor, shift: Any) -> Tensor:
+    """x[..., t + shift], zero outside."""
+    for axis, by in enumerate(shift, start=2):
+        index = torch.arange(x.shape[axis]) + by
+        inside = (index >= 0) & (index < x.shape[axis])
+        x = x.index_select(axis, index.clamp(0, x.shape[axis] - 1)) * inside.view(-1, *(1,) * (x.ndim - 1 - axis))
+    return x
+
+
+def sigma_of(program: Program, mode: int, point: Tensor | None, inside: Tensor | None) -> Any:
+    """σ as the modes say it, on a part (sample, time, channels) of points."""
+
+    def at(x: Any, part: Any) -> Any:
+        return None if x is None else (x[:, None] if program.lags is None else x)[part]
+
+    def sigma(block: int, y: Tensor, part: Any) -> Tensor:
+        a, x = SIGMA[program.codes[block]], at(point, part)
+        if mode in (NONE, FUNCTION):
+            new = a.function(y[part]) if mode == FUNCTION else torch.zeros_like(y[part])
+        else:
+            new = (x if mode == SLOPE else a.slope(x)) * y[part]
+        return new if inside is None else new.where(at(inside, part), 0)
+
+    return sigma
+
+
+@st.composite
+def programs(draw, kinds=("dense", "lagged", "convolution")) -> Program:
+    kind = draw(st.sampled_from(kinds))
+    sizes = draw(st.lists(st.sampled_from((1, 2, 3, 9)), min_size=1, max_size=4))
+    ends = tuple(sum(sizes[: i + 1]) for i in range(len(sizes)))
+    channels = ends[-1]
+    lags = draw(st.integers(0, 4)) if kind == "lagged" else None
+    kernel = tuple(draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))) if kind == "convolution" else ()
+
+    def ends_of(most: int) -> tuple[int, int]:
+        first = draw(st.integers(0, most - 1))
+        return first, draw(st.integers(first + 1, most))
+
+    rectangle = st.builds(lambda: (*ends_of((lags or 0) + 1), *ends_of(channels), *ends_of(channels)))
+    rectangles = tuple(draw(st.lists(rectangle, min_size=1, max_size=4)))
+
+    def steps(depth: int) -> tuple:
+        simple = [
+            st.tuples(st.just(PRODUCT), st.integers(0, len(rectangles) - 1), st.integers(0, 0 if lags is None else 2)),
+            st.tuples(st.just(ACTIVATE), st.integers(0, len(sizes) - 1)),
+        ]
+        if lags is not None and depth < 3:
+            simple.append(st.builds(lambda stride: (LOOP, stride, steps(depth + 1)), st.integers(1, 4)))
+        return tuple(draw(st.lists(st.one_of(simple), min_size=1, max_size=4)))
+
+    return Program(
+        channels,
+        ends,
+        tuple(draw(st.integers(0, len(SIGMA) - 1)) for _ in sizes),
+        rectangles,
+        steps(0),
+        lags,
+        kernel,
+        tuple(draw(st.integers(0, k - 1)) for k in kernel),
+        draw(st.booleans()),
+    )
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None)
+@given(program=programs(), data=st.data())
+def test_a_sweep_does_what_the_integers_say(native, program: Program, data):
+    """One capsule serves any number of steps, any history, space and batch, and every mode."""
+    capsule = native.program(program.integers)
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 1000)))
+
+    def randn(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    axis = -1 - len(program.kernel)
+    W, bias = randn(*program.weight_shape) / 10, randn(program.channels) if data.draw(st.booleans()) else None
+    for _ in range(2):
+        batch, times = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 7)) if program.lags is not None else 1
+        space, mode = tuple(data.draw(st.integers(1, 5)) for _ in program.kernel), data.draw(st.integers(0, 3))
+        history = data.draw(st.integers(0, times))
+        shape = program.point_shape(batch, times, space, program.channels)
+        inputs = program.channels if program.transposed else data.draw(st.sampled_from(program.ends))
+        short = program.point_shape(batch, times, space, inputs)
+        z0, inside = randn(*shape), torch.rand(shape, generator=generator) < 0.7
+        z0, inside = (x if data.draw(st.booleans()) else None for x in (z0, inside))
+        y0 = randn(*short) if z0 is None or data.draw(st.booleans()) else None
+        point = randn(*shape) if mode >= SLOPE else None
+        value = None
+        if point is not None and mode == SLOPE_AT and data.draw(st.booleans()):
+            parts = point.tensor_split(program.ends[:-1], axis)
+            value = torch.cat([SIGMA[c].function(x) for c, x in zip(program.codes, parts, strict=True)], axis)
+        y = torch.zeros(shape, dtype=torch.float64)
+        if y0 is not None:
+            y.narrow(axis, 0, inputs).copy_(y0)
+        if bias is not None:
+            y += bias.view(-1, *(1,) * (-1 - axis))
+        z = torch.zeros_like(y) if z0 is None else z0
+        expected = reference(program, history, W, y, z, sigma_of(program, mode, point, inside))
+        actual = native.sweep(capsule, 1, mode, history, W, bias, y0, z0, point, value, inside, None)
+        threaded = native.sweep(capsule, 3, mode, history, W, bias, y0, z0, point, value, inside, None)
+        for result, again, wanted in zip(actual, threaded, expected, strict=True):
+            assert torch.equal(result, again)
+            torch.testing.assert_close(result, wanted, rtol=1e-12, atol=1e-12 * max(1, wanted.abs().max().item()))
+        if program.lags is not None:
+            assert torch.equal(actual[1][:, :history], z[:, :history])
+
+
+DENSE = Program(6, (1, 3, 6), (1, 5, 12), ((0, 1, 1, 6, 0, 1), (0, 1, 3, 6, 1, 3)),
+                ((ACTIVATE, 0), (PRODUCT, 0, UP_TO), (ACTIVATE, 1), (PRODUCT, 1, UP_TO), (ACTIVATE, 2)))  # fmt: skip
+LAGGED = Program(5, (2, 5), (1, 3), ((2, 5, 0, 5, 0, 5), (0, 2, 2, 5, 0, 2)),
+                 ((LOOP, 4, ((PRODUCT, 0, BEFORE), (LOOP, 2, ((PRODUCT, 0, WITHIN), (ACTIVATE, 0), (PRODUCT, 1, UP_TO),
+                                                              (ACTIVATE, 1))))),), lags=4)  # fmt: skip
+PLANE = Program(4, (1, 4), (2, 7), ((0, 1, 1, 4, 0, 1),), ((ACTIVATE, 0), (PRODUCT, 0, UP_TO), (ACTIVATE, 1)),
+                kernel=(3, 2), before=(2, 0))  # fmt: skip
+VALID = {"dense": DENSE, "lagged": LAGGED, "plane": PLANE}
+VALID |= {f"{name}, transposed": p._replace(transposed=True, steps=p.steps[::-1]) for name, p in VALID.items()}
+each = pytest.mark.parametrize("program", VALID.values(), ids=VALID)
+
+
+def points(program: Program, channels: int | None = None) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    shape = program.point_shape(2, 6, (5, 4)[: len(program.kernel)], channels or program.channels)
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def assert_is_ours(error: ValueError) -> None:
+    assert str(error).startswith("program: ")
+
+
+def sweep(native, program: Program, W: Tensor, y0: Tensor, capsule: Any = None) -> Any:
+    capsule = native.program(program.integers) if capsule is None else capsule
+    return native.sweep(capsule, 1, FUNCTION, 0, W, None, y0, None, None, None, None, None)
+
+
+@each
+def test_a_wrong_integer_is_refused_or_stays_within_bounds(native, program: Program):
+    """What still parses is swept, so that a sanitizer sees what it reads and writes."""
+    integers, swept = program.integers, 0
+    for at, value in enumerate(integers):
+        for wrong in (-1, 0, 1, 2, 7, value + 1, value - 1, 2**31, 2**62, -(2**63), 2**63, 10**30):
+            changed = (*integers[:at], wrong, *integers[at + 1 :])
+            try:
+                capsule = native.program(changed)
+            except ValueError as error:
+                assert_is_ours(error)
+                continue
+            kind, channels, lags, axes, *sides = changed[:7]
+            weight_shape = (*(() if kind != 1 else (lags + 1,)), channels, channels, *sides[3 - axes :])
+            if any(side > 64 for side in weight_shape):
+                continue
+            W = torch.ones(weight_shape, dtype=torch.float64)
+            x = torch.ones((2, *((6,) if kind == 1 else ()), channels, *(5, 4, 3)[:axes]), dtype=torch.float64)
+            for history in (0, 1):
+                y, z = native.sweep(capsule, 2, FUNCTION, history, W, None, x, x, None, None, None, None)
+                assert y.shape == z.shape == x.shape
+            assert native.cotangent(capsule, 1, W, x, x).shape == weight_shape
+            swept += 1
+    assert swept > 10
+
+
+@each
+def test_missing_and_further_integers_are_refused(native, program: Program):
+    for length in range(len(program.integers)):
+        with pytest.raises(ValueError, match=r"^program: "):
+            native.program(program.integers[:length])
+    with pytest.raises(ValueError, match="has 2 integers too many"):
+        native.program((*program.integers, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (DENSE._replace(rectangles=((0, 1, 1, 6, 0, 1), (0, 1, 3, 6, 4, 9))), "rectangle 1 reads channels 4 to 9 of 6"),
+        (DENSE._replace(rectangles=((0, 1, 6, 6, 0, 1),) * 2), "rectangle 0 writes channels 6 to 6 of 6"),
+        (LAGGED._replace(rectangles=((0, 6, 0, 5, 0, 5),) * 2), "rectangle 0 has lags 0 to 6 of 5"),
+        (DENSE._replace(ends=(1, 3, 5)), "its blocks end at channel 5 of 6"),
+        (DENSE._replace(ends=(1, 1, 6)), "the end of a block is 1, not 2 to 6"),
+        (DENSE._replace(codes=(1, 13, 0)), "the code of an activation is 13, not 0 to 12"),
+        (DENSE._replace(steps=((ACTIVATE, 3),)), "an activated block is 3, not 0 to 2"),
+        (DENSE._replace(steps=((PRODUCT, 0, BEFORE),)), "the reach of a product is 1, not 0 to 0"),
+        (DENSE._replace(steps=((LOOP, 1, ()),)), "it has a loop, but no time"),
+        (LAGGED._replace(steps=((LOOP, 0, ()),)), "the stride of a loop is 0, not 1 to"),
+        (LAGGED._replace(steps=((LOOP, 1, ((LOOP, 1, ((LOOP, 1, ((LOOP, 1, ((LOOP, 1, ()),)),)),)),)),)),
+         "its loops are nested more than 4 deep"),
+        (PLANE._replace(before=(3, 0)), "the padding before an axis is 3, not 0 to 2"),
+        (PLANE._replace(kernel=(1, 2**40)), "a side of the kernel is 1099511627776, not 1 to 2147483648"),
+        (PLANE._replace(kernel=(2**20, 2**30)), "its weight has too many entries"),
+        (DENSE._replace(channels=2**63), "entry 1 exceeds 64 bits"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said(native, program: Program, message):
+    with pytest.raises(ValueError, match=f"^program: {message}"):
+        native.program(program.integers)
+
+
+def test_only_a_program_is_a_program(native):
+    x, W = points(DENSE), torch.zeros(6, 6, dtype=torch.float64)
+    for foreign in (bytes(400), None, datetime.datetime_CAPI, DENSE.integers):  # pyright: ignore
+        with pytest.raises((TypeError, ValueError)):
+            sweep(native, DENSE, W, x, capsule=foreign if foreign is not None else 0)
+        with pytest.raises((TypeError, ValueError)):
+            native.cotangent(foreign, 1, None, x, x)
+        with pytest.raises((TypeError, ValueError)):
+            native.addresses(foreign, W, None, x, None, None, None, None)
+    for wrong in (bytes(400), list(DENSE.integers), None):
+        with pytest.raises(TypeError, match="a tuple of integers is needed"):
+            native.program(wrong)
+    with pytest.raises(TypeError, match="entry 0 is no integer"):
+        native.program((0.0, *DENSE.integers[1:]))
+    with pytest.raises(ValueError, match="mode is 4, not 0 to 3"):
+        native.sweep(native.program(DENSE.integers), 1, 4, 0, W, None, x, None, None, None, None, None)
+    for call, count in ((native.sweep, 12), (native.cotangent, 5), (native.addresses, 8), (native.connect, 2)):
+        with pytest.raises(TypeError, match=f"{count} arguments needed, got 1"):
+            call(None)
+
+
+@each
+def test_freed_memory_is_not_read(native, program: Program):
+    W, x = torch.zeros(program.weight_shape, dtype=torch.float64), points(program)
+    capsule = native.program(program.integers)
+    assert sweep(native, program, W, x) is not None
+    assert native.cotangent(capsule, 1, W, x, x) is not None
+    whole, view = W.clone(), torch.zeros(W.numel() + 3, dtype=torch.float64)[3:].view(W.shape)
+    far = torch.zeros(W.numel() + 10**6, dtype=torch.float64)[10**6 :].view(W.shape)
+    for freed in (whole, view, far):
+        freed.untyped_storage().resize_(0)
+        assert sweep(native, program, freed, x) is None
+        assert native.cotangent(capsule, 1, freed, x, x) is None
+        assert native.addresses(capsule, freed, None, x, None, None, None, None) is None
+    gone = x.clone()
+    gone.untyped_storage().resize_(0)
+    assert sweep(native, program, W, gone) is None
+
+
+@each
+def test_y0_has_the_first_blocks_and_all_where_it_is_transposed(native, program: Program):
+    W, capsule = torch.zeros(program.weight_shape, dtype=torch.float64), native.program(program.integers)
+    for channels in range(1, program.channels + 3):
+        allowed = channels == program.channels or (channels in program.ends and not program.transposed)
+        x = points(program, channels)
+        assert (sweep(native, program, W, x) is not None) == allowed
+        facts = native.addresses(capsule, W, None, x, None, None, None, None)
+        assert (facts is not None) == allowed
+        if allowed:
+            assert facts[:2] == (2, channels)
+            assert facts[3:] == (W.data_ptr(), 0, x.data_ptr(), 0, 0, 0, 0)
+
+
+def test_history_is_within_the_steps(native):
+    W, x, capsule = torch.zeros(LAGGED.weight_shape).double(), points(LAGGED), native.program(LAGGED.integers)
+    for history in (-1, 7, 2**62):
+        assert native.sweep(capsule, 1, FUNCTION, history, W, None, x, None, None, None, None, None) is None
+    with pytest.raises(OverflowError):
+        native.sweep(capsule, 1, FUNCTION, 2**64, W, None, x, None, None, None, None, None)
+
+
+@each
+def test_the_cotangent_is_v_z_where_the_weight_is_read(native, program: Program):
+    """Whichever way the program goes; a sweep with a source gives the same, of its z and the source."""
+    capsule, v = native.program(program.integers), points(program)
+    z = points(program).flip(0)
+    W = torch.zeros(program.weight_shape, dtype=torch.float64, requires_grad=True)
+    steps = tuple((PRODUCT, i, UP_TO) for i in range(len(program.rectangles)))
+    forward = program._replace(transposed=False, steps=steps)
+    (v * reference(forward, 0, W, torch.zeros_like(z), z, None)[0]).sum().backward()
+    assert W.grad is not None
+    for threads in (1, 3):
+        torch.testing.assert_close(native.cotangent(capsule, threads, None, v, z), W.grad, rtol=1e-12, atol=1e-12)
+    _, z_of_sweep, Q = native.sweep(capsule, 1, FUNCTION, 0, W.detach(), None, v, None, None, None, None, z)
+    torch.testing.assert_close(Q, native.cotangent(capsule, 1, None, z_of_sweep, z))
+
+
+def test_no_points_are_swept_to_no_points(native):
+    for program, shape in ((DENSE, (0, 6)), (LAGGED, (0, 4, 5)), (LAGGED, (2, 0, 5)), (PLANE, (2, 4, 0, 3))):
+        x, capsule = torch.zeros(shape, dtype=torch.float64), native.program(program.integers)
+        y, z = sweep(native, program, torch.ones(program.weight_shape, dtype=torch.float64), x)
+        assert y.shape == z.shape == x.shape
+        assert not native.cotangent(capsule, 1, None, x, x).any()
+
+
+def test_shapes_beyond_all_memory_are_refused(native):
+    """Expanded tensors have any number of entries."""
+    x, W = torch.zeros((), dtype=torch.float64), torch.zeros(LAGGED.weight_shape, dtype=torch.float64)
+    for shape in ((1, 2**61, 2), (2**61, 1, 2), (0, 2**60, 2), (1, 2**46, 5)):
+        assert sweep(native, LAGGED, W, x.expand(shape)) is None
+    for shape in ((1, 4, 2**30, 2**30), (1, 4, 2**60, 0), (1, 4, 0, 2**60)):
+        assert sweep(native, PLANE, torch.zeros(PLANE.weight_shape).double(), x.expand(shape)) is None
+    assert sweep(native, DENSE, torch.zeros(DENSE.weight_shape).double(), x.expand(2**61, 1)) is None
+
+
+def test_new_tensors_come_from_what_it_is_connected_to(native):
+    asked: list[str] = []
+
+    def empty_strided(size: Any, stride: Any, dtype: torch.dtype) -> Tensor:
+        asked.append("memory")
+        return torch.empty_strided(size, stride, dtype=dtype)
+
+    def deterministic() -> bool:
+        asked.append("deterministic")
+        return False
+
+    W, x = torch.zeros(6, 6, dtype=torch.float64), points(DENSE)
+    with pytest.raises(TypeError, match="a function or None is needed"):
+        native.connect(1, None)
+    before = native.connect(empty_strided, deterministic)
+    try:
+        expected = sweep(native, DENSE, W, x)
+        assert asked == ["deterministic", "memory"] * 2
+        assert native.connect(lambda *_: torch.zeros(1), deterministic) == (empty_strided, deterministic)
+        with pytest.raises(TypeError, match="a new tensor is not what was asked for"):
+            sweep(native, DENSE, W, x)
+        native.connect(None, None)
+        assert all(map(torch.equal, sweep(native, DENSE, W, x), expected))
+    finally:
+        native.connect(*before)
