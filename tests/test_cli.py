@@ -12,7 +12,7 @@ import torch
 
 import resolvent as rv
 from resolvent import cli
-from resolvent.studies.benchmark import _run
+from resolvent.studies.benchmark import measure as _run
 from resolvent.studies.benchmark.cases import PAPER
 from resolvent.training import EMBEDDED, open_run, read
 
@@ -109,7 +109,7 @@ def test_predict_takes_columns_in_any_order_and_names_missing_ones(command, runs
 def test_show_prints_the_machine_and_writes_its_pictures(command, runs, tmp_path):
     status, output, _ = command("show", runs / "sunspots", "--pictures", "pictures")
     assert status == 0
-    for text in ("1 → 4 → 4 → 1", "[identity, tanh, tanh, identity]", "depth", "strongest shortcuts", "at lag", "rmse"):
+    for text in ("1 → 4 → 4 → 1", "[identity, tanh, tanh, identity]", "strongest shortcuts", "at lag", "rmse"):
         assert text in output
     assert {path.name for path in (tmp_path / "pictures").iterdir()} == {"weights.svg", "network.svg"}
 
@@ -189,7 +189,7 @@ def test_a_program_with_a_wrong_gradient_reports_no_time(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("missing", "of"), [("typer", "cli"), ("pandas", "training"), ("matplotlib.figure", "benchmark")]
+    ("missing", "of"), [("typer", "cli"), ("pandas", "training"), ("matplotlib.figure", "studies")]
 )
 def test_the_command_says_what_to_install_where_its_libraries_are_missing(missing, of, monkeypatch):
     from resolvent.__main__ import main
@@ -198,7 +198,7 @@ def test_the_command_says_what_to_install_where_its_libraries_are_missing(missin
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delattr(f"resolvent.{of}", raising=False)
     monkeypatch.setitem(sys.modules, missing, None)
-    monkeypatch.setattr(sys, "argv", ["resolvent", "bench" if of == "benchmark" else "train"])
+    monkeypatch.setattr(sys, "argv", ["resolvent", "bench" if of == "studies" else "train"])
     with pytest.raises(SystemExit, match=rf"error: the command needs {missing}, which the extra \[train\] installs"):
         main()
 

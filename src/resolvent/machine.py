@@ -3,7 +3,7 @@
 A point of X is a tensor, a tuple of tensors (y, z), or a mapping of tensors by name. None, or a missing part, is 0.
 """
 
-from abc import ABC, abstractmethod
+from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -18,7 +18,7 @@ class NotAMachine(ValueError):
     """id - f cannot be inverted in finitely many steps; the message has the evidence."""
 
 
-class Machine(ABC):
+class Machine(metaclass=ABCMeta):
     """An endofunction f of X that can be inverted: its resolvent R_f = (id - f)^-1 exists, and has finite depth."""
 
     @abstractmethod

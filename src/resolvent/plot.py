@@ -17,14 +17,14 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from torch import Tensor
 
+from .algebra.sum import Layer, Terms
 from .machines.convolutional import ConvMachine
 from .machines.structured import StructuredMachine
-from .algebra.sum import Layer, Machine
 
 Position = tuple[float, float]
 
 
-def network(f: Machine) -> Figure:
+def network(f: Terms) -> Figure:
     """The hypergraph of a sum: a colour for each layer, a circle for each part, levels from left to right."""
     _check(f)
     columns = _columns(f)
@@ -48,7 +48,7 @@ def network(f: Machine) -> Figure:
     return figure
 
 
-def depth_sequence(f: Machine, x0: Mapping[str, Tensor]) -> Figure:
+def depth_sequence(f: Terms, x0: Mapping[str, Tensor]) -> Figure:
     """Both lifted depth sequences of a sum: when each layer is evaluated, and what each part has accumulated.
 
     Left, a layer's edges have the colour of the last step that evaluated it and are the wider the more often it was;
@@ -60,11 +60,12 @@ def depth_sequence(f: Machine, x0: Mapping[str, Tensor]) -> Figure:
     rows = figure.subplots(2, 2, width_ratios=(1, 1.1))
     titles = {"sweep": "sweep: each layer once", "iterate": "iterate: x0 + f(h), all layers each time"}
     for (left, right), kind in zip(rows, ("sweep", "iterate"), strict=True):
-        steps = f.depth_sequence(x0, kind)
+        steps = f.depth_sequence(x0, kind=kind)  # pyright: ignore  # one of the two
+        evaluated = [(), *(f.levels if kind == "sweep" else [f.layers] * f.depth)]
         colors = [colormaps["YlOrBr"](0.15 + 0.8 * i / max(1, len(steps) - 1)) for i in range(len(steps))]
         edges = _edges(f, place)
         for layer, layer_edges in edges.items():
-            times = [i for i, step in enumerate(steps) if layer in step.evaluated]
+            times = [i for i, layers in enumerate(evaluated) if layer in layers]
             for edge in layer_edges:
                 _curve(left, *edge, color=colors[times[-1]], width=1.0 + len(times))
         _circles(left, place)
@@ -72,12 +73,12 @@ def depth_sequence(f: Machine, x0: Mapping[str, Tensor]) -> Figure:
         left.set_title(titles[kind])
         bottom = torch.zeros(len(f.parts))
         before = None
-        for i, (state, color) in enumerate(zip((step.state for step in steps), colors, strict=True)):
+        for i, (state, color) in enumerate(zip(steps, colors, strict=True)):
             change = [state[n] if before is None else state[n] - before[n] for n in f.parts]
             heights = torch.tensor([c.detach().abs().sum().item() for c in change])
             right.bar(f.parts, heights, bottom=bottom, color=color, edgecolor="0.35", linewidth=0.5, label=f"step {i}")
             bottom, before = bottom + heights, state
-        count = sum(len(step.evaluated) for step in steps)
+        count = sum(map(len, evaluated))
         right.set_title(f"{count} evaluations of {len(f.layers)} layers")
         right.legend(frameon=False, fontsize=8, ncols=1 + len(steps) // 8)
     return figure
@@ -114,18 +115,18 @@ def weights(machine: StructuredMachine) -> Figure:
     return figure
 
 
-def _check(f: Machine) -> None:
-    if not isinstance(f, Machine):
+def _check(f: Terms) -> None:
+    if not isinstance(f, Terms):
         raise TypeError(f"f must be a layer or a sum, got {type(f).__name__}: a structured machine has .as_sum()")
 
 
-def _columns(f: Machine) -> list[list[str]]:
+def _columns(f: Terms) -> list[list[str]]:
     """The parts by the level after which they are final; inputs first."""
     final = f.part_levels()
     return [[name for name, level in final.items() if level == i] for i in range(f.depth + 1)]
 
 
-def _places(f: Machine, columns: list[list[str]]) -> dict[str, Position]:
+def _places(f: Terms, columns: list[list[str]]) -> dict[str, Position]:
     """Columns from left to right; within one, parts lie near the middle of what they are computed from."""
     sources: dict[str, list[str]] = {}
     for layer in f.layers:
@@ -143,7 +144,7 @@ def _places(f: Machine, columns: list[list[str]]) -> dict[str, Position]:
     return place
 
 
-def _edges(f: Machine, place: dict[str, Position]) -> dict[Layer, list[tuple[Position, Position, float]]]:
+def _edges(f: Terms, place: dict[str, Position]) -> dict[Layer, list[tuple[Position, Position, float]]]:
     """From what a layer reads to a hub before what it writes, and on from there; long edges are lifted, up or down."""
     edges: dict[Layer, list[tuple[Position, Position, float]]] = {}
     side = 1
@@ -189,5 +190,5 @@ def _colors(count: int) -> list:
     return [colormaps["turbo"](0.05 + 0.9 * i / (count - 1)) for i in range(count)]
 
 
-def _formula(f: Machine, layer: Layer) -> str:
+def _formula(f: Terms, layer: Layer) -> str:
     return f"{f.labels[layer]}: {' × '.join(layer.reads)} → {' × '.join(layer.writes)}"

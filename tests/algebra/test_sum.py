@@ -159,9 +159,9 @@ def test_tangent_and_dual_resolvents_are_the_derivatives_of_the_resolvent(layers
     f = rv.Sum(layers)
     x0, dx0, u0 = random_point(f), random_point(f), random_point(f)
     h, dh = torch.func.jvp(lambda x: f(x), (x0,), (dx0,))[:2]
-    assert_same_point(f.tangent(h)(dx0), dh)
+    assert_same_point(f.tangent(h).resolvent(dx0), dh)
     _, pull = torch.func.vjp(lambda x: f(x), x0)[:2]
-    assert_same_point(f.dual(h)(u0), pull(u0)[0])
+    assert_same_point(f.dual(h).resolvent(u0), pull(u0)[0])
     assert f.tangent(h).depth == f.dual(h).depth <= f.depth  # less where a chain starts with a constant layer
 
 
@@ -173,7 +173,7 @@ def test_parameter_cotangents_are_autograds(layers):
     written = [name for name in f.parts if name not in f.inputs]
     seeds = [u0[name] for name in written]
     expected = torch.autograd.grad([h[name] for name in written], list(f.parameters()), seeds, materialize_grads=True)
-    actual = f.parameter_cotangents(h, f.dual(h)(u0))
+    actual = f.parameter_cotangents(h, f.dual(h).resolvent(u0))
     names = [name for name, _ in f.named_parameters()]
     assert_equal([actual[name] for name in names], expected)
 
@@ -184,7 +184,7 @@ def test_the_cotangents_of_a_shared_parameter_add():
     x0 = {"a": torch.randn(3, 2, dtype=f64)}
     h = f(x0)
     expected = torch.autograd.grad(h["c"].sum(), shared.weight, retain_graph=True)
-    actual = f.parameter_cotangents(h, f.dual(h)({"c": torch.ones(3, 2, dtype=f64)}))
+    actual = f.parameter_cotangents(h, f.dual(h).resolvent({"c": torch.ones(3, 2, dtype=f64)}))
     assert_equal(list(actual.values()), expected)
 
 
@@ -199,7 +199,7 @@ def test_what_is_missing_in_a_tangent_costs_nothing():
     h = f({"a": torch.ones(2), "c": torch.ones(2)})
     tangent = f.tangent(h)
     calls.clear()
-    assert set(tangent({"c": torch.ones(2)})) == {"c", "d"}
+    assert set(tangent.resolvent({"c": torch.ones(2)})) == {"c", "d"}
     assert not calls
 
 
@@ -247,7 +247,7 @@ BAD = [
     (lambda: pair({"a": x}), ValueError, "f1 writes b, c, but its module returned Tensor"),
     (lambda: wrong({"a": x}), ValueError, "mine writes b, c, but its module returned 3 values"),
     (lambda: number({"a": x}), TypeError, "f1 must write a tensor to b, its module returned int"),
-    (lambda: sine.depth_sequence({"a": x}, "jump"), ValueError, "kind='jump' is unknown: use 'sweep' or 'iterate'"),
+    (lambda: sine.depth_sequence({"a": x}, kind="jump"), ValueError, "kind='jump' is unknown: use 'sweep' or 'iterate'"),
 ]
 sine: Any = rv.Layer(torch.sin, reads="a", writes="b")
 pair = rv.Layer(torch.sin, reads="a", writes=("b", "c"))

@@ -14,8 +14,10 @@ from torch import Tensor
 
 import resolvent as rv
 from resolvent.executors import native as _native
-from resolvent.sweep import sweep as _sweep
-from resolvent.structure.activation import ACTIVATIONS, Slope
+from resolvent.pytorch import memory
+from resolvent.structure.activation import ACTIVATIONS
+from resolvent.structure.sigma import SLOPE_AT, ZERO, Sigma
+from resolvent.sweep.steps import steps
 
 pytestmark = pytest.mark.usefixtures("uninitialized_memory_is_nan")
 WIDTHS = (1, 2, 3, 7, 8, 13, 17, 33)  # around the widths of vectors, where a tail is left over
@@ -24,9 +26,11 @@ WIDTHS = (1, 2, 3, 7, 8, 13, 17, 33)  # around the widths of vectors, where a ta
 def extensions():
     for level in ("_v4", "_v3", "_v1"):
         try:
-            yield import_module(f"resolvent.executors.native.{level}")
+            extension = import_module(f"resolvent.executors.native.{level}")
         except ImportError:
             continue
+        extension.connect(*memory())
+        yield extension
 
 
 @pytest.fixture(params=list(extensions()) or [None], ids=lambda m: getattr(m, "__name__", "none"), scope="module")
@@ -65,13 +69,14 @@ def test_native_sweep(native, dtype, case: Case, shifted):
 @given(case=cases(widths=WIDTHS), data=st.data())
 def test_one_native_call_adds_the_bias_and_extends_short_inputs(native, case: Case, data):
     machine, (y0, z0, u0, v0) = case.machine.requires_grad_(False), case.points(4)
-    axis, channels = machine.operator.channel_axis, data.draw(st.integers(0, machine.partition.total))
-    short = [x.narrow(axis, 0, channels) for x in (y0, u0)]
+    axis, ends = machine.operator.channel_axis, st.sampled_from(machine.partition.ends)
+    y0, z0 = (x.narrow(axis, 0, data.draw(ends)) for x in (y0, z0))
 
     def run():
-        y, z = machine.solve(short[0], z0)
-        u, v = machine.dual(y, value=z - z0).solve(short[1], v0)
-        return dict(y=y, z=z, u=u, v=v, only_y0=machine(short[0]))
+        y, z = machine.solve(y0, z0)
+        dy, dz = machine.tangent((y, z)).solve(y0, z0)
+        u, v = machine.dual(y, value=machine.activation(y)).solve(u0, v0)
+        return dict(y=y, z=z, dy=dy, dz=dz, u=u, v=v, only_y0=machine.solve(y0)[1], only_z0=machine.solve(None, z0)[1])
 
     assert_same(run(), step_by_step(run))
 
@@ -185,7 +190,7 @@ def test_weight_bias_and_point_of_other_types_and_shapes_are_refused(native):
         machine.solve(x.to_sparse())
     dual = machine.dual(machine.solve(x)[0].detach())
     with pytest.raises(TypeError, match=r"the point y is torch.float32, the machine is torch.float64"):
-        rv.DenseMachine((2, 3), dtype=torch.float64).dual(dual.y).endofunction(*torch.zeros(2, 4, 5).double())
+        rv.DenseMachine((2, 3), dtype=torch.float64).dual(dual.y).endofunction(torch.zeros(2, 4, 5).double().unbind())
     machine.double()
     with pytest.raises(TypeError, match=r"y is torch.float32, the machine is torch.float64"):
         dual.solve(torch.randn(4, 5, dtype=torch.float64))
@@ -203,7 +208,7 @@ def test_what_is_no_plain_tensor_is_refused_as_ever(native):
         (lambda: machine.solve(x, no_tensors[1]), "z0 must be a tensor, got list"),
         (lambda: machine.dual(y).solve(x, no_tensors[2]), "v0 must be a tensor, got float"),
         (lambda: machine.weight_cotangent(x.double(), x.double()), "v is torch.float64, the machine is torch.float32"),
-        (lambda: machine.dual(y, value=z.double()).solve(x), "z is torch.float64, the machine is torch.float32"),
+        (lambda: machine.dual(y, value=z.double()).solve(x), "value is torch.float64, the machine is torch.float32"),
     ):
         with pytest.raises(TypeError, match=message):
             call()
@@ -213,7 +218,7 @@ def test_what_is_no_plain_tensor_is_refused_as_ever(native):
     with torch.autocast("cpu", torch.bfloat16):
         results = machine.weight_cotangent(x, x), *machine.solve(x), *dual.solve(x)
         assert {result.dtype for result in results} == {torch.bfloat16}
-    low = deepcopy(machine).bfloat16().dual(y.bfloat16(), z.bfloat16())  # the point, too, is cast
+    low = deepcopy(machine).bfloat16().dual(y.bfloat16(), value=z.bfloat16())  # the point, too, is cast
     assert torch.equal(results[-1], low.solve(x.bfloat16())[1])
     assert dual.solve(x)[0].dtype == torch.float32
 
@@ -327,13 +332,11 @@ def test_a_known_value_gives_the_slope(native, activation):
 def test_step_by_step_z_is_zero_where_neither_z0_nor_sigma_is():
     machine = rv.RecurrentMachine((2, 3), "tanh", lags=2).requires_grad_(False)
     u0 = torch.randn(4, 5, 5)
-    plan = machine._plan(u0, history=2).dual
-    _, v = _sweep._step_by_step(
-        machine.operator, plan, Slope(machine.activation, u0, None), machine.weight, u0, None, None
-    )
+    slope = Sigma(SLOPE_AT, u0, history=2)
+    _, v = steps(machine.system.dual, slope, machine.weight, None, u0, None)
     assert (v[:, :2] == 0).all()
     assert v[:, 2:].isfinite().all()
-    _, v = _sweep._step_by_step(machine.operator, machine._plan(u0), None, machine.weight, u0, None, None)
+    _, v = steps(machine.system, ZERO, machine.weight, None, u0, None)
     assert (v == 0).all()
 
 

@@ -5,7 +5,8 @@ import shutil
 import pytest
 
 import resolvent as rv
-from resolvent.studies.paper import _page, reproduce
+from resolvent.studies.paper import page as _page
+from resolvent.studies.paper import reproduce
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None

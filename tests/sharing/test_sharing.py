@@ -56,7 +56,7 @@ def test_a_reader_in_numpy_computes_the_same(name, tmp_path):
 
 
 def test_every_activation_is_in_the_specification_and_its_reader():
-    page = (READER.parents[2] / "docs" / "specification.md").read_text()
+    page = (READER.parents[1] / "docs" / "specification.md").read_text()
     functions = runpy.run_path(str(READER))["ACTIVATIONS"]
     y = torch.linspace(-25, 25, 1001, dtype=torch.float64)
     for name, activation in ACTIVATIONS.items():

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from tolerance import assert_equal
 from torch import nn
 
-from resolvent.structure.activation import ACTIVATIONS, Activations, as_activation
+from resolvent.structure.activation import ACTIVATIONS, as_activation
+from resolvent.structure.activations import activations_of
 from resolvent.structure.partition import Partition
 
 KINKED = ("relu", "leaky_relu", "elu", "selu")
@@ -63,7 +64,7 @@ def test_the_second_moment_is_that_of_a_standard_normal(name, moment):
 
 
 def test_every_block_has_its_own_activation():
-    sigma = Activations(["tanh", "tanh", "relu"], Partition((1, 2, 1)), channel_axis=-1)
+    sigma = activations_of(["tanh", "tanh", "relu"], Partition((1, 2, 1)), channel_axis=-1, event_ndim=1)
     y = torch.randn(3, 4, dtype=torch.float64)
     assert_equal(sigma(y), torch.cat([torch.tanh(y[:, :3]), torch.relu(y[:, 3:])], 1))
     assert_equal(sigma.slope(y), torch.cat([1 - torch.tanh(y[:, :3]) ** 2, (y[:, 3:] > 0).double()], 1))

@@ -8,7 +8,9 @@ import pandas as pd
 import pytest
 
 import resolvent as rv
-from resolvent.training import _data, _preprocessing, read
+from resolvent.training import data as _data
+from resolvent.training import preprocessing as _preprocessing
+from resolvent.training import read
 
 
 def frame(rows=60, **columns):

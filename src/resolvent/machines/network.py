@@ -1,7 +1,7 @@
 """A ready network: from an input to an output, an ordinary layer."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 from torch import Tensor, nn
 
@@ -33,14 +33,14 @@ class Network(nn.Module):
     @classmethod
     def dense(
         cls, inputs: int, hidden: Sequence[int], outputs: int, activation: str | Pointwise = "tanh", **options: Any
-    ) -> "Network":
+    ) -> Self:
         """A perceptron in which each layer sees all before it."""
         return cls(DenseMachine((inputs, *hidden, outputs), _between(activation, hidden), **options))
 
     @classmethod
     def conv(
         cls, inputs: int, hidden: Sequence[int], outputs: int, activation: str | Pointwise = "relu", **options: Any
-    ) -> "Network":
+    ) -> Self:
         """A convolutional network in which each layer sees all before it."""
         return cls(ConvMachine((inputs, *hidden, outputs), _between(activation, hidden), **options))
 
@@ -54,7 +54,7 @@ class Network(nn.Module):
         *,
         connections: Any = "recurrent",
         **options: Any,
-    ) -> "Network":
+    ) -> Self:
         """A recurrent network in which each layer sees all before it and, at later steps, hidden layers themselves."""
         machine = RecurrentMachine(
             (inputs, *hidden, outputs), _between(activation, hidden), connections=connections, **options

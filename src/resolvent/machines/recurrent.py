@@ -66,11 +66,12 @@ class RecurrentMachine(StructuredMachine):
         return dict(lags=self.operator.lags, time_block=self.connections.time_block)
 
     def depth_at(self, x: Point = None) -> int:
-        """2n + 1 for the n + 1 blocks of (time, channels) of points like x, a pair or its y."""
+        """2n + 1 for the n + 1 blocks of (time, channels) of points like x, a pair or its y; without lags, of channels."""
         y, z = pair(x)
         if y is None and z is None:
             raise ValueError("a recurrent machine has no depth of its own, it grows with the sequence: depth_at(x) has it")
-        time_blocks = -(-self.operator.time_steps(z if y is None else y) // self.connections.time_block)
+        steps = self.operator.time_steps(z if y is None else y)
+        time_blocks = -(-steps // self.connections.time_block) if self.operator.lags else min(steps, 1)
         return max(0, 2 * len(self.partition) * time_blocks - 1)
 
     def as_sum(self, time_steps: int, prefix: str = "") -> Sum:  # pyright: ignore  # it needs the steps

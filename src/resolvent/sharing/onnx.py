@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from ..machines.convolutional import ConvMachine
-from ..machines.structured import StructuredMachine
 from ..machines.recurrent import RecurrentMachine
+from ..machines.structured import StructuredMachine
 
 
 def onnx(

@@ -26,8 +26,7 @@ def solve(
 ) -> tuple[Tensor, Tensor]:
     """The (y, z) with y = W z + y0 + bias and z = σ(y) + z0; with `system.dual`, W* stands for W.
 
-    Either of y0, z0 may be None for zero, not both; of each the first blocks are enough, and only with y0 may there be
-    a bias. The weight may lead with axes of members, which the points then share.
+    Either of y0, z0 may be None for zero, not both; of each the first blocks are enough. The weight may lead with axes of members, which the points then share.
     """
     if watched():
         return _transformed(system, sigma, weight, bias, y0, z0)
@@ -63,7 +62,7 @@ def weight_cotangent(system: System, weight: Tensor, v: Tensor, z: Tensor) -> Te
 
 def _cotangent(system: System, v: Tensor, z: Tensor, members: int) -> Tensor:
     """Q, of an ensemble if both lead with members."""
-    if pytorch.functorch() or pytorch.forward_mode() or is_compiling() or (is_grad_enabled() and _recorded(v, z)):
+    if _differentiated(v, z):
         return _apply(_WeightCotangent, _WeightCotangentForwardMode, system, v, z, members)
     return _WeightCotangent.forward(system, v, z, members)
 
@@ -83,10 +82,22 @@ def _transformed(
     weight, bias, y0, z0, point, value = map(pytorch.cast, (weight, bias, y0, z0, sigma.point, sigma.value))
     sigma = sigma._replace(point=point, value=value)
     explain(system, sigma, weight, bias, y0, z0)
-    differentiated = pytorch.functorch() or pytorch.forward_mode() or is_compiling()
-    if differentiated or (is_grad_enabled() and _recorded(weight, bias, y0, z0, point)):
+    return _solve(system, sigma, weight, bias, y0, z0)
+
+
+def _solve(
+    system: System, sigma: Sigma, weight: Tensor, bias: Tensor | None, y0: Tensor | None, z0: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The solve within another one's derivatives, whatever watches: its tensors are in order and cast already."""
+    if _differentiated(weight, bias, y0, z0, sigma.point):
         return _apply(_Solve, _SolveForwardMode, *_arguments(system, sigma, weight, bias, y0, z0))
     return (compiled.sweep if dispatched() else sweep)(system, sigma, weight, bias, y0, z0)
+
+
+def _differentiated(*factors: Any) -> bool:
+    """Whether anything would see the derivatives of an operation on these."""
+    watched = is_compiling() or pytorch.functorch() or pytorch.forward_mode()
+    return watched or (is_grad_enabled() and _recorded(*factors))
 
 
 def _arguments(system: System, sigma: Sigma, *tensors: Tensor | None) -> tuple:
@@ -161,7 +172,7 @@ class _Solve(Function):
         mapped = ((inside, inside_dim), (slope, slope_dim), (y0, y0_dim), (z0, z0_dim))
         inside, slope, y0, z0 = (_with_axis(x, dim, axis, size) for x, dim in mapped)
         if bias_dim is not None:
-            y0 = operator.extended(y0)
+            y0 = z0.new_zeros(operator.full_shape(z0)) if y0 is None else operator.extended(y0)
             ones = (1,) * (y0.ndim + operator.channel_axis - axis - 1 - (numbers is not REALS))
             each = bias.movedim(bias_dim, 0).unflatten(0, (-1, *ones)).unflatten(-1, (-1, *(1,) * (-1 - operator.channel_axis)))
             y0, bias = y0 + numbers.embedded(each, -1 - operator.event_ndim), None
@@ -170,7 +181,7 @@ class _Solve(Function):
         if weight_dim is None and like.ndim - members - (numbers is not REALS) not in operator.ndims:
             joined = like.shape[axis : axis + 2]
             inside, slope, y0, z0 = (None if x is None else x.flatten(axis, axis + 1) for x in (inside, slope, y0, z0))
-        solution = solve(system, Sigma(mode, slope, None, inside, history, numbers), weight, bias, y0, z0)
+        solution = _solve(system, Sigma(mode, slope, None, inside, history, numbers), weight, bias, y0, z0)
         y, z = (x if joined is None else x.unflatten(axis, joined) for x in solution)
         return (y, z), (axis, axis)
 
@@ -186,14 +197,13 @@ class _SolveForwardMode(_Solve):
     def jvp(ctx, _system, _mode, _history, _numbers, _inside, dslope, dweight, dbias, dy0, dz0):
         system, numbers, (inside, slope, weight, y, z) = ctx.system, ctx.sigma.numbers, ctx.saved_tensors
         zero = Sigma(ZERO.mode, None, None, None, ctx.sigma.history, numbers)
-        if dbias is not None:
-            dy0 = y.new_zeros(y.shape) if dy0 is None else dy0
+        dy0 = y.new_zeros(y.shape) if dbias is not None and dy0 is None and dz0 is None else dy0
         if dweight is not None:
-            dy0, _ = solve(system, zero, dweight, None, dy0, z)
+            dy0, _ = _solve(system, zero, dweight, None, dy0, z)
         if dslope is not None:
             more = numbers.times(dslope, y, -1 - system.operator.event_ndim)
             dz0 = more if dz0 is None else system.operator.extended(dz0) + more
-        return solve(system, _slope(ctx, inside, slope, y, z), weight, dbias, dy0, dz0)
+        return _solve(system, _slope(ctx, inside, slope, y, z), weight, dbias, dy0, dz0)
 
 
 class _WeightCotangent(Function):
@@ -215,8 +225,8 @@ class _WeightCotangent(Function):
     def backward(ctx, dweight):
         _refuse_to_lose(dweight)
         v, z = ctx.saved_tensors
-        dv, _ = solve(ctx.system, ZERO, dweight, None, None, z)
-        dz, _ = solve(ctx.system.dual, ZERO, dweight, None, None, v)
+        dv, _ = _solve(ctx.system, ZERO, dweight, None, None, z)
+        dz, _ = _solve(ctx.system.dual, ZERO, dweight, None, None, v)
         return None, dv, dz, None
 
     @staticmethod
@@ -241,7 +251,7 @@ def _adjoint(
         done = None if executor is None else executor.sweep(system.dual, sigma, weight, None, u0, v0, z)
         if done is not None:
             return done
-    u, v = solve(system.dual, sigma, weight, None, u0, v0)
+    u, v = _solve(system.dual, sigma, weight, None, u0, v0)
     if not by_weight:
         return u, v, None
     rows = [_as_rows(x, sigma, system.operator.event_ndim) for x in ((z, v) if system.transposed else (v, z))]

@@ -51,16 +51,15 @@ def begin(
 ) -> tuple[Tensor, Tensor]:
     """New tensors of y0 + bias and z0 on all channels; the bias is a real number."""
     operator, numbers = system.operator, sigma.numbers
-    if y0 is not None and numbers is not REALS and bias is not None:
+    if y0 is None:
+        assert z0 is not None  # or it would have been refused
+        y0 = z0.new_zeros(operator.full_shape(z0))
+    if bias is not None and numbers is not REALS:
         shape = (1,) * (operator.event_ndim + operator.channel_axis), (1,) * (-1 - operator.channel_axis)
         bias = numbers.embedded(bias.reshape(*shape[0], -1, *shape[1]), -1 - operator.event_ndim)
         y0, bias = operator.extended(y0) + bias, None
-    like: Any = z0 if y0 is None else y0
-    if y0 is None:
-        y = like.new_zeros(operator.full_shape(like))
-    else:
-        y = operator.extended(y0, bias)
-        y = y.clone(memory_format=torch.contiguous_format) if y is y0 else y.contiguous()
+    y = operator.extended(y0, bias)
+    y = y.clone(memory_format=torch.contiguous_format) if y is y0 else y.contiguous()
     if z0 is None:
         return y, torch.zeros_like(y)
     return y, operator.extended(z0).clone(memory_format=torch.contiguous_format)

@@ -4,7 +4,7 @@ from .data import EMBEDDED as EMBEDDED
 from .data import Data as Data
 from .data import read as read
 from .data import table as table
-from .network import Network as Network
+from .network import Model as Model
 from .processes import processes as processes
 from .processes import rank as rank
 from .processes import same_for_all as same_for_all

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from ..files.folder import replace_text
-from .network import Network
+from .network import Model
 from .processes import rank
 
 PATIENCE = 15  # epochs without a better validation loss
@@ -49,7 +49,7 @@ class Rows(Dataset):
 class Training(LightningModule):
     """Cross entropy for classes, squared error for numbers; what has no target (NaN) does not count."""
 
-    def __init__(self, network: Network, lr: float, epochs: int):
+    def __init__(self, network: Model, lr: float, epochs: int):
         super().__init__()
         self.network, self.lr, self.epochs = network, lr, epochs
         self.history: list[dict[str, float]] = []
@@ -113,7 +113,7 @@ class BesideThenReplace(TorchCheckpointIO):
 
 
 def fit(
-    network: Network,
+    network: Model,
     train: Rows,
     validation: Rows,
     folder: Path,

@@ -1,4 +1,4 @@
-"""A machine between features and outputs, and the classical network with as many parameters."""
+"""A network between features and outputs, and the classical one with as many parameters."""
 
 from collections.abc import Sequence
 from math import prod
@@ -9,26 +9,23 @@ from torch import Tensor, nn
 
 from ..machines.convolutional import ConvMachine
 from ..machines.dense import DenseMachine
-from ..sharing.load import KINDS
+from ..machines.kinds import KINDS
+from ..machines.network import Network
 from ..machines.structured import StructuredMachine
-from ..structure.partition import Partition, connect
+from ..structure.connections import connect
+from ..structure.partition import Partition
 from .data import available_memory
 
 
-class Network(nn.Module):
-    """The machine's last block is the output: of a row, at each step of a series, or as a mean over an image."""
+class Model(Network):
+    """A network on data as it comes: the output of a row, at each step of a series, or as a mean over an image."""
 
-    def __init__(self, machine: StructuredMachine):
-        super().__init__()
-        self.machine = machine
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, **options: Any) -> Tensor:
         if not isinstance(self.machine, ConvMachine):
-            x = x.flatten(1) if isinstance(self.machine, DenseMachine) else x
-            return self.machine.split(self.machine(x))[-1]
+            return super().forward(x.flatten(1) if isinstance(self.machine, DenseMachine) else x)
         if self.machine.weight.ndim == 3:  # a series, (batch, time, channels)
-            return self.machine.split(self.machine(x.mT))[-1].mT
-        return self.machine.split(self.machine(x))[-1].flatten(2).mean(2)
+            return super().forward(x.mT).mT
+        return super().forward(x).flatten(2).mean(2)
 
 
 class Prediction(nn.Module):
@@ -36,7 +33,7 @@ class Prediction(nn.Module):
 
     def __init__(self, machine: StructuredMachine, classes: bool, mean: float, scale: float):
         super().__init__()
-        self.network, self.classes, self.mean, self.scale = Network(machine), classes, mean, scale
+        self.network, self.classes, self.mean, self.scale = Model(machine), classes, mean, scale
 
     def forward(self, x: Tensor) -> Tensor:
         return self.of(self.network(x))
@@ -62,15 +59,15 @@ def build(
     activation: str,
     connections: Any,
     **options: Any,
-) -> Network:
-    """A network of that kind; its first and last block have σ = identity."""
+) -> Model:
+    """A network of that kind."""
     taps = options.get("lags", 0) + 1 if kind == "recurrent" else prod(_pair(options.get("kernel_size", 1)))
     needed = 4 * 8 * taps * (inputs + sum(hidden) + outputs) ** 2  # W with its gradient, Adam's moments and copies
     if needed > available_memory():
         sizes = (inputs, *hidden, outputs)
         raise ValueError(f"a {kind} machine of sizes={sizes} needs about {needed / 2**30:.1f} GiB of memory to train")
-    activations = ["identity", *(activation for _ in hidden), "identity"]
-    return Network(KINDS[kind][0]((inputs, *hidden, outputs), activations, connections=connections, **options))
+    network = getattr(Model, kind)
+    return network(inputs, hidden, outputs, activation, connections=connections, **options)
 
 
 def _pair(kernel_size: int | tuple[int, ...]) -> tuple[int, ...]:
@@ -101,7 +98,7 @@ def shortcuts(machine: StructuredMachine) -> list[tuple[str, float]]:
     return sorted(found, key=lambda shortcut: -shortcut[1])
 
 
-def sequential_like(machine: StructuredMachine) -> Network:
+def sequential_like(machine: StructuredMachine) -> Model:
     """The classical network of the same kind and depth, wider by a factor that makes the parameters as many."""
     inputs, *hidden, outputs = machine.partition.sizes
     lags, time_block = len(machine.connections.matrices) - 1, machine.connections.time_block
@@ -119,7 +116,7 @@ def sequential_like(machine: StructuredMachine) -> Network:
         most *= 2
     width = min(range(max(1, most // 4), most + 1), key=distance)
     names = [activation.name for activation in machine.activation.blocks]
-    return Network(KINDS[machine.kind][0](sizes(width), names, connections="sequential", **machine._arguments))
+    return Model(KINDS[machine.kind][0](sizes(width), names, connections="sequential", **machine._arguments))
 
 
 def _taps(machine: StructuredMachine) -> int:

@@ -8,9 +8,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from .. import plot
+from ..machines.recurrent import RecurrentMachine
 from ..machines.structured import StructuredMachine
 from ..pages.page import write_page
-from ..machines.recurrent import RecurrentMachine
 from .measure import headline, number, shown
 from .network import arithmetic, shortcuts
 
@@ -71,7 +71,7 @@ def summary(machine: StructuredMachine) -> dict[str, Any]:
         "activation": str(machine.activation),
         "connections": machine.specification["connections"],
         **machine._arguments,
-        "depth": machine.depth,
+        **({} if isinstance(machine, RecurrentMachine) else {"depth": machine.depth}),
         f"arithmetic for a {unit}": f"{arithmetic(machine):,} multiplications and additions",
         "strongest shortcuts, by norm": ", ".join(f"{name} ({norm:.2f})" for name, norm in shortcuts(machine)[:5])
         or "none",

@@ -19,7 +19,7 @@ from ..machines.recurrent import RecurrentMachine
 from .data import Data, read
 from .fit import Diverged, fit
 from .measure import measure, naive, verdict
-from .network import Network, Prediction, StepPrediction, build, parameters_read, sequential_like
+from .network import Model, Prediction, StepPrediction, build, parameters_read, sequential_like
 from .parts import Parts, divide, rows_of
 from .preprocessing import Preprocessing
 from .processes import processes, rank, same_for_all
@@ -78,9 +78,9 @@ class Trained(NamedTuple):
         """
         x = torch.tensor(self.preprocessing.inputs(frame), dtype=torch.float32)
         if self.preprocessing.task == "forecast":
-            values = self.preprocessing.predictions(_outputs(Network(self.machine), x[None])[0].numpy())
+            values = self.preprocessing.predictions(_outputs(Model(self.machine), x[None])[0].numpy())
             return pd.DataFrame({"row": range(2, len(frame) + 2), "prediction": values})
-        outputs = torch.cat([_outputs(Network(self.machine), part) for part in x.split(4096)])
+        outputs = torch.cat([_outputs(Model(self.machine), part) for part in x.split(4096)])
         predicted = pd.DataFrame({"prediction": self.preprocessing.predictions(outputs.numpy())})
         if self.preprocessing.classes is not None:
             for label, column in zip(self.preprocessing.classes, outputs.softmax(1).T, strict=True):
@@ -181,7 +181,7 @@ def open_run(folder: str | os.PathLike) -> Trained:
     return Trained(machine.requires_grad_(False), metrics, preprocessing, folder)
 
 
-def _network(data: Data, settings: Settings, parts: Parts, seed: int, sequential: bool) -> Network:
+def _network(data: Data, settings: Settings, parts: Parts, seed: int, sequential: bool) -> Model:
     outputs = 1 if parts.preprocessing.classes is None else len(parts.preprocessing.classes)
     series, options = data.task == "forecast", {}
     if settings.machine == "recurrent":
@@ -202,7 +202,7 @@ def _run(
     data: Data,
     settings: Settings,
     parts: Parts,
-    networks: dict[tuple[str, int], Network],
+    networks: dict[tuple[str, int], Model],
     folder: Path,
     progress: bool,
     keep: bool,
@@ -255,12 +255,13 @@ def _announce(data: Data, settings: Settings, machine: StructuredMachine) -> Non
     kind = "images" if data.image else "columns" if len(data.inputs.columns) > 1 else "column"
     count = "×".join(map(str, data.image[1:])) if data.image else len(data.inputs.columns)
     what = f"{settings.data}: {settings.task} of {str(data.target.name)!r}, {len(data.target):,} rows, {count} {kind}"
-    print(f"{what}\n{machine.kind} machine {' → '.join(map(str, machine.partition.sizes))}, depth {machine.depth}")
+    depth = "" if isinstance(machine, RecurrentMachine) else f", depth {machine.depth}"
+    print(f"{what}\n{machine.kind} machine {' → '.join(map(str, machine.partition.sizes))}{depth}")
     for note in data.notes:
         print(note)
 
 
-def _test_outputs(network: Network, parts: Parts) -> np.ndarray:
+def _test_outputs(network: Model, parts: Parts) -> np.ndarray:
     rows = parts.rows["test"]
     if parts.preprocessing.task == "forecast":
         return _outputs(network, parts.inputs[None])[0, rows - 1].numpy()
@@ -268,5 +269,5 @@ def _test_outputs(network: Network, parts: Parts) -> np.ndarray:
 
 
 @torch.no_grad()
-def _outputs(network: Network, inputs: Tensor) -> Tensor:
+def _outputs(network: Model, inputs: Tensor) -> Tensor:
     return network(inputs)

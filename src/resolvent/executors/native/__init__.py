@@ -53,7 +53,9 @@ def sweep(
     tensors = (weight, bias, y0, z0, point, value, inside, source)
     done = extension.sweep(made, get_num_threads(), mode, history, *tensors)
     if done is None and _may_be_copied(tensors):
-        z0 = z0 if z0 is None or z0.ndim not in system.operator.ndims else system.operator.extended(z0)
+        if z0 is not None and not system.transposed and z0.ndim in system.operator.ndims:
+            blocks = z0.shape[system.operator.channel_axis] in system.partition.ends
+            z0 = system.operator.extended(z0) if blocks else z0
         done = extension.sweep(
             made, get_num_threads(), mode, history, *map(_contiguous, (weight, bias, y0, z0, *tensors[4:]))
         )

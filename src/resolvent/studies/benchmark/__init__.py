@@ -4,6 +4,6 @@ from .cases import AUTHORS as AUTHORS
 from .figures import figures as figures
 from .figures import read as read
 from .figures import times as times
-from .run import passes as passes
-from .run import run as run
-from .run import timed as timed
+from .measure import passes as passes
+from .measure import run as run
+from .measure import timed as timed

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ...machines.convolutional import ConvMachine
 from ...machines.recurrent import RecurrentMachine
-from ...training import Network
+from ...training import Model
 
 PERIOD, NOISE, TIME_STEPS = 25, 0.3, 100
 
@@ -41,8 +41,8 @@ def learn(steps: int = 400) -> tuple[Figure, str]:
     torch.manual_seed(0)
     sizes, activation = (1, 8, 8, 1), ["identity", "tanh", "tanh", "identity"]
     models = {
-        "convolutional": Network(ConvMachine(sizes, activation, kernel_size=9, padding="causal")),
-        "recurrent": Network(RecurrentMachine(sizes, activation, lags=2)),
+        "convolutional": Model(ConvMachine(sizes, activation, kernel_size=9, padding="causal")),
+        "recurrent": Model(RecurrentMachine(sizes, activation, lags=2)),
     }
     x, target = series(200)
     figure = Figure(figsize=(9, 6), layout="constrained")

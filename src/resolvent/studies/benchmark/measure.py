@@ -100,12 +100,12 @@ def passes(machine: Any, y0: Tensor) -> Columns:
 
     def both() -> list[Tensor]:
         y, z = machine.solve(y0)
-        _, v = machine.dual(y, z).solve(seed)
+        _, v = machine.dual(y, value=z).solve(seed)
         return [machine.weight_cotangent(v, z)]
 
     yield {
         "forward": lambda: machine.solve(y0),
-        "backward to inputs": lambda: machine.dual(y, z).solve(seed),
+        "backward to inputs": lambda: machine.dual(y, value=z).solve(seed),
         "forward + full backward": both,
     }
 
@@ -187,7 +187,7 @@ def check(machine: Any, y0: Tensor) -> float:
     """The largest residual of y = W z + y0, z = σ(y), and of the loop against the machine, relative to the values."""
     with torch.no_grad():
         y, z = machine.solve(y0)
-        Wz, sigma = machine.endofunction(y, z)
+        Wz, sigma = machine.endofunction((y, z))
         run, weights = loop(machine)
         residuals = [(y - Wz - y0), (z - sigma), run(y0, weights) - z]
         return max(r.abs().max().item() for r in residuals) / (1 + y.abs().max().item())
