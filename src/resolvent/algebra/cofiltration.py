@@ -16,10 +16,12 @@ def is_cofiltration(f: Machine, chain: Sequence[Projection], *, at: Point) -> bo
     (Df(at)) V_{i-1} ⊆ V_i is P_i Df P_{i-1} = Df P_{i-1}, tried on a random vector.
     """
     derivative = f.tangent(at)
-    vector, rounding = _random(at), 100 * _epsilon(at)
+    vector = _random(at)
+    image = derivative.endofunction(vector)
+    rounding = 100 * _epsilon(at) * max(_size(vector), _size(image), _size(f.endofunction(at)))
 
     def keeps(P: Projection, x: Point) -> bool:
-        return _size(_minus(P(x), x)) <= rounding * _size(x)
+        return _size(_minus(P(x), x)) <= rounding
 
     if not chain or _size(chain[-1](vector)) or not keeps(chain[0], f.endofunction(at)):
         return False

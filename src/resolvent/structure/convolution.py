@@ -25,7 +25,6 @@ class Convolution(Operator):
     kernel: tuple[int, ...]
     padding: tuple[tuple[int, int], ...]
     """(before, after) for each axis, with before + after = kernel - 1."""
-    weight_axes = (0, 1)
 
     def __post_init__(self):
         axes = len(self.kernel)
@@ -50,16 +49,9 @@ class Convolution(Operator):
         before = (*(0,) * missing, *(pair[0] for pair in self.padding))
         return Form(CONVOLUTION, self.channels, 0, len(self.kernel), (*(1,) * missing, *self.kernel), before)
 
-    def entries(self, weight: Tensor, rectangle: Rectangle) -> Tensor:
-        axis = self.channel_axis
-        return narrow(narrow(weight, axis - 1, rectangle.to), axis, rectangle.source)
-
     def apply(self, W: Tensor, z: Tensor) -> Tensor:
         padded = F.pad(z, [p for pair in reversed(self.padding) for p in pair])
         return CONVOLVE[len(self.kernel) - 1](padded, W)
-
-    def mask(self, read: Tensor) -> Tensor:
-        return read[0].reshape(self.channels, self.channels, *(1,) * len(self.kernel)).expand(self.weight_shape)
 
     def factor(self, weight: Tensor, rectangle: Rectangle, transposed: bool) -> tuple[Tensor, bool]:
         """A convolution is also the adjoint of another one, the flipped one with inputs for outputs: which is faster."""

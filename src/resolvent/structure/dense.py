@@ -13,7 +13,6 @@ class Dense(Operator):
 
     channels: int
     event_ndim = 1
-    weight_axes = (0, 1)
     layout = "(..., channels)"
     ndims = range(1, 100)
 
@@ -23,15 +22,8 @@ class Dense(Operator):
     def form(self) -> Form | None:
         return Form(DENSE, self.channels) if type(self) is Dense else None
 
-    def entries(self, weight: Tensor, rectangle: Rectangle) -> Tensor:
-        _, _, to, source = rectangle
-        return weight.narrow(-2, to.start, len(to)).narrow(-1, source.start, len(source))
-
     def apply(self, W: Tensor, z: Tensor) -> Tensor:
         return z @ W.mT
-
-    def mask(self, read: Tensor) -> Tensor:
-        return read[0]
 
     def add_product(self, y: Tensor, z: Tensor, W: Tensor, product: Product, transposed: bool) -> None:
         add_product(self.part(y, product.to), self.part(z, product.source), W if transposed else W.mT)

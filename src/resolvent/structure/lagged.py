@@ -33,7 +33,7 @@ class Lagged(Operator):
         return Form(LAGGED, self.channels, self.lags) if type(self) is Lagged else None
 
     def entries(self, weight: Tensor, rectangle: Rectangle) -> Tensor:
-        return narrow(narrow(narrow(weight, -3, rectangle.lags), -2, rectangle.to), -1, rectangle.source)
+        return narrow(super().entries(weight, rectangle), -3, rectangle.lags)
 
     def apply(self, W: Tensor, z: Tensor) -> Tensor:
         """Of the lags from 0 on."""

@@ -36,8 +36,16 @@ class Numbers:
         return a * b if self is REALS else self._sum(axis, [(k, c, a, i, b, j) for i, j, k, c in self.table])
 
     def adjoint(self, a: Tensor, u: Tensor, axis: int) -> Tensor:
-        """The adjoint of b ↦ a b, at u. As a b = b a, it is also what u b ↦ brings to a."""
+        """The adjoint of b ↦ a b, at u."""
         return a * u if self is REALS else self._sum(axis, [(j, c, a, i, u, k) for i, j, k, c in self.table])
+
+    def image(self, slope: Tensor, y: Tensor, axis: int, transposed: bool) -> Tensor:
+        """What a slope makes of y: slope y or, in the dual machine, the adjoint of that."""
+        return (self.adjoint if transposed else self.times)(slope, y, axis)
+
+    def cotangent(self, u: Tensor, y: Tensor, axis: int, transposed: bool) -> Tensor:
+        """What a cotangent u of that image brings to the slope; as a b = b a, another adjoint."""
+        return self.adjoint(*((u, y) if transposed else (y, u)), axis)
 
     def embedded(self, x: Tensor, axis: int) -> Tensor:
         """Reals as numbers, in an axis of their own."""

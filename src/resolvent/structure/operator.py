@@ -57,7 +57,7 @@ class Operator(ABC):
     """How a weight acts on points, whatever the order in which it is read.
 
     Points are `(batch, *event)` and weights `weight_shape`, or both lead with members: an ensemble of weights, each
-    acting on its own points. A new operator brings `entries`, `apply` and `mask`; all else follows, and may be faster.
+    acting on its own points. A new operator brings `apply` and its shapes; all else follows, and may be made faster.
     """
 
     channels: int
@@ -65,7 +65,7 @@ class Operator(ABC):
     event_ndim: int
     """How many of the last axes of a point are no batch."""
     weight_shape: tuple[int, ...]
-    weight_axes: tuple[int, int]
+    weight_axes: tuple[int, int] = (0, 1)
     """Where a weight has its output and its input channels."""
     layout: str
     ndims: range
@@ -80,17 +80,18 @@ class Operator(ABC):
         """The integers by which fast executors know it; None where they are not to serve, as for any operator of one's own."""
         return None
 
-    @abstractmethod
     def entries(self, weight: Tensor, rectangle: Rectangle) -> Tensor:
         """W[lags, to, source], a view: the only place that says where a weight or its cotangent has its entries."""
+        (out, into), ndim, (_, _, to, source) = self.weight_axes, len(self.weight_shape), rectangle
+        return weight.narrow(out - ndim, to.start, len(to)).narrow(into - ndim, source.start, len(source))
+
+    def mask(self, read: Tensor) -> Tensor:
+        """The mask `[lag, out, in]` of what is read, in the shape of a weight."""
+        return read[0].reshape(*read.shape[1:], *(1,) * (len(self.weight_shape) - 2)).expand(self.weight_shape)
 
     @abstractmethod
     def apply(self, W: Tensor, z: Tensor) -> Tensor:
         """W z of the entries W of one rectangle and the z of its source, without members; not in place."""
-
-    @abstractmethod
-    def mask(self, read: Tensor) -> Tensor:
-        """The mask `[lag, out, in]` of what is read, in the shape of a weight."""
 
     def factor(self, weight: Tensor, rectangle: Rectangle, transposed: bool) -> Any:
         """What products with a rectangle, or with its transpose, multiply by: made once in a sweep."""

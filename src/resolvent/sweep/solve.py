@@ -153,7 +153,7 @@ class _Solve(Function):
         *_, by_slope, by_weight, by_bias, by_y0, by_z0 = ctx.needs_input_grad
         u, v, Q = _adjoint(system, _slope(ctx, inside, slope, y, z), weight, u0, v0, z, by_weight)
         axis, numbers, event_ndim = system.operator.channel_axis, ctx.sigma.numbers, system.operator.event_ndim
-        of_slope = numbers.adjoint(y, u, -1 - event_ndim) if by_slope else None
+        of_slope = numbers.cotangent(u, y, -1 - event_ndim, system.transposed) if by_slope else None
         of_bias = _sum_but(v if numbers is REALS else v.select(-1 - event_ndim, 0), axis) if by_bias else None
         of_y0, of_z0 = (
             (x if channels == x.shape[axis] else x.narrow(axis, 0, channels)) if wanted else None
@@ -201,7 +201,7 @@ class _SolveForwardMode(_Solve):
         if dweight is not None:
             dy0, _ = _solve(system, zero, dweight, None, dy0, z)
         if dslope is not None:
-            more = numbers.times(dslope, y, -1 - system.operator.event_ndim)
+            more = numbers.image(dslope, y, -1 - system.operator.event_ndim, system.transposed)
             dz0 = more if dz0 is None else system.operator.extended(dz0) + more
         return _solve(system, _slope(ctx, inside, slope, y, z), weight, dbias, dy0, dz0)
 

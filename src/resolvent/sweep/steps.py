@@ -114,5 +114,5 @@ def _image(system: System, sigma: Sigma, y: Tensor, step: Any) -> Tensor:
         image = activation.times_slope(part, operator.part(sigma.value, step.region))  # pyright: ignore  # it is known
     else:
         slope = operator.part(sigma.point, step.region)  # pyright: ignore  # there is one
-        image = (numbers.adjoint if system.transposed else numbers.times)(slope, part, -1 - operator.event_ndim)
+        image = numbers.image(slope, part, -1 - operator.event_ndim, system.transposed)
     return image if sigma.inside is None else image.where(operator.part(sigma.inside, step.region), 0)

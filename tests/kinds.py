@@ -1,0 +1,97 @@
+"""One list of machines of all kinds, with a point of each: the laws of the family run over it."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from cases import ALL_MACHINES, randomize
+from networks import random_point, the_papers_figure
+from torch import Tensor
+
+import resolvent as rv
+from resolvent.machine import Point
+
+sys.path.append(str(Path(__file__).parents[1] / "examples"))
+from graph import GraphMachine, karate
+
+f64: Any = dict(dtype=torch.float64)
+
+
+@dataclass
+class Kind:
+    """A machine, what draws its points, and whether its dual has the paper's letters: u for z, and v for y."""
+
+    machine: Any
+    draw: Callable[[], Point]
+    swapped: bool = False
+
+    def pairing(self, x: Point, cotangent: Point) -> Tensor:
+        if isinstance(x, Tensor):
+            return (x * cotangent).sum()
+        if isinstance(x, dict):
+            return torch.stack([(x[name] * cotangent[name]).sum() for name in x.keys() & cotangent.keys()]).sum()
+        return torch.stack([(a * b).sum() for a, b in zip(x, cotangent[:: -1 if self.swapped else 1], strict=True)]).sum()
+
+
+def structured(name: str) -> Kind:
+    case = ALL_MACHINES[name]()
+    return Kind(randomize(case.machine), lambda: case.points(2), swapped=True)
+
+
+def graph() -> Kind:
+    A, _ = karate()
+    machine = GraphMachine((2, 1, 2), A[:5, :5], **f64)
+    return Kind(randomize(machine), lambda: tuple(torch.randn(3, 5, 5, **f64) for _ in range(2)), swapped=True)
+
+
+def layer() -> Kind:
+    f = rv.Layer(lambda a, b: (a * b, a.sin()), reads=("a", "b"), writes=("c", "d"))
+    return Kind(f, lambda: {name: torch.randn(2, **f64) for name in f.parts})
+
+
+def total() -> Kind:
+    f = rv.Sum(the_papers_figure())
+    return Kind(f, lambda: random_point(f))
+
+
+def nilpotent() -> Kind:
+    basis, _ = torch.linalg.qr(torch.randn(4, 4, **f64))
+    blocks = torch.diag(torch.tensor([1.0, 0, 2], **f64), 1)
+    return Kind(rv.LinearMachine(basis @ blocks @ basis.mT), lambda: torch.randn(3, 4, **f64))
+
+
+def shift(x: Tensor) -> Tensor:
+    return torch.cat([torch.zeros_like(x[:1]), x[:-1].sin()])
+
+
+def pair(x: Point) -> Point:
+    y, z = x
+    return 0 * y, y.tanh() + 0 * z
+
+
+BASIC: dict[str, Callable[[], Kind]] = {
+    **{name: (lambda name=name: structured(name)) for name in ALL_MACHINES},
+    "graph": graph,
+    "layer": layer,
+    "sum": total,
+    "nilpotent": nilpotent,
+    "function of a tensor": lambda: Kind(rv.EndofunctionMachine(shift, depth=3), lambda: torch.randn(4, 2, **f64)),
+    "function of a pair": lambda: Kind(rv.EndofunctionMachine(pair, depth=1), lambda: (*torch.randn(2, 3, **f64),)),
+    "function of a mapping": lambda: Kind(
+        rv.EndofunctionMachine(lambda x: {"b": x["a"].exp()}, depth=1), lambda: {n: torch.randn(2, **f64) for n in "ab"}
+    ),
+}
+
+
+def derived(name: str, verb: str) -> Kind:
+    """The tangent or the dual machine at a point where the machine solves."""
+    kind = BASIC[name]()
+    return Kind(getattr(kind.machine, verb)(kind.machine.resolvent(kind.draw())), kind.draw, kind.swapped)
+
+
+ALL_KINDS = BASIC | {
+    f"{verb} of {name}": (lambda name=name, verb=verb: derived(name, verb)) for name in BASIC for verb in ("tangent", "dual")
+}

@@ -1,0 +1,247 @@
+"""A toy of each thing that a sweep runs on: other numbers, packed weights, loops over time; and what a system agrees on."""
+
+import pickle
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+from cases import Case, cases, randomize
+from hypothesis import given
+from tolerance import assert_equal
+from torch import Tensor
+
+import resolvent as rv
+from resolvent.structure.connections import Connections
+from resolvent.structure.convolution import Convolution
+from resolvent.structure.dense import Dense
+from resolvent.structure.lagged import Lagged
+from resolvent.structure.numbers import REALS, Numbers
+from resolvent.structure.operator import Product, Rectangle, Region
+from resolvent.structure.sigma import FUNCTION, SLOPE_AT, Sigma
+from resolvent.sweep.plan import EVERY, Activate, Loop, Multiply, backwards, plan
+from resolvent.sweep.solve import solve
+from resolvent.sweep.system import from_integers, system
+
+EPSILON = Numbers(((0, 0, 0, 1.0), (0, 1, 1, 1.0), (1, 0, 1, 1.0)), order=1)
+"""a + b ε with ε² = 0: the derivative in one direction."""
+smooth = cases(activations=("tanh", "sin", "sigmoid"))
+
+
+def over(numbers: Numbers, case: Case, *points: Tensor) -> tuple[Tensor, Tensor]:
+    """The machine's solve over numbers, of points with an axis for them before the event."""
+    machine = case.machine
+    return solve(machine.system, Sigma(FUNCTION, numbers=numbers), machine.weight, machine.bias, *points)
+
+
+def with_epsilon(case: Case, a: Tensor, b: Tensor) -> Tensor:
+    return torch.stack([a, b], -1 - case.machine.operator.event_ndim)
+
+
+@given(smooth)
+def test_the_sweep_over_dual_numbers_is_the_machine_beside_its_derivative(case):
+    y0, z0, dy0, dz0 = case.points(4)
+    y, z = over(EPSILON, case, with_epsilon(case, y0, dy0), with_epsilon(case, z0, dz0))
+    solution = case.machine.solve(y0, z0)
+    derivative = case.machine.tangent(solution).solve(dy0, dz0)
+    for both, a, b in zip((y, z), solution, derivative, strict=True):
+        assert_equal(both, with_epsilon(case, a, b))
+
+
+@given(smooth)
+def test_one_backward_pass_over_dual_numbers_is_a_second_one_over_the_reals(case):
+    """The slopes are dual numbers, and the dual machine multiplies by the adjoint of what the tangent machine does."""
+    machine, (y0, dy0, seed) = case.machine, case.points(3)
+    axis = -1 - machine.operator.event_ndim
+    inputs = [y0.requires_grad_(), *machine.parameters()]
+    _, z = over(EPSILON, case, with_epsilon(case, y0, dy0), None)
+    actual = torch.autograd.grad(z.select(axis, 1), inputs, seed, materialize_grads=True)
+    _, dz = torch.func.jvp(machine, (y0,), (dy0,))
+    point = machine.solve(y0)[0]
+    expected = torch.autograd.grad(machine.tangent(point).solve(dy0)[1], inputs, seed, materialize_grads=True)
+    assert_equal(dz.detach(), z.select(axis, 1).detach())
+    assert_equal(actual, expected)
+
+
+def test_derivatives_over_dual_numbers_are_exact_to_second_order():
+    case = Case(randomize(rv.RecurrentMachine((1, 2), "tanh", lags=2, dtype=torch.float64)), (3,), (2,))
+    y0, z0, dy0 = (x.requires_grad_() for x in case.points(3))
+    machine = case.machine
+
+    def function(y0, z0, dy0, weight, bias):
+        points = with_epsilon(case, y0, dy0), with_epsilon(case, z0, y0)
+        return solve(machine.system, Sigma(FUNCTION, numbers=EPSILON), weight, bias, *points)
+
+    inputs = (y0, z0, dy0, *machine.parameters())
+    assert torch.autograd.gradcheck(function, inputs, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(function, inputs)
+    per_sample = torch.func.vmap(lambda y0: function(y0, z0[0], dy0[0], *machine.parameters()))(y0)
+    assert_equal(per_sample[1][1], function(y0[1], z0[0], dy0[0], *machine.parameters())[1])
+
+
+def test_reals_are_numbers_without_an_axis():
+    case = Case(randomize(rv.DenseMachine((2, 3), dtype=torch.float64)))
+    (y0,) = case.points(1)
+    assert_equal(over(REALS, case, y0, None), case.machine.solve(y0))  # pyright: ignore  # None is zero
+
+
+class PackedDense(Dense):
+    """W as the rectangles that are read, one after another, in one vector."""
+
+    def __init__(self, rectangles: tuple[Rectangle, ...], channels: int):
+        super().__init__(channels)
+        sizes = [len(r.to) * len(r.source) for r in rectangles]
+        object.__setattr__(self, "starts", [sum(sizes[:k]) for k in range(len(sizes))])
+        object.__setattr__(self, "weight_shape", (sum(sizes),))
+
+    def entries(self, weight: Tensor, rectangle: Rectangle) -> Tensor:
+        start, rows, columns = self.starts[rectangle.k], len(rectangle.to), len(rectangle.source)  # pyright: ignore
+        return weight.narrow(-1, start, rows * columns).unflatten(-1, (rows, columns))
+
+
+@given(cases(kinds=("dense",)))
+def test_a_packed_weight_is_solved_with_as_it_is(case):
+    machine, (y0, z0, v0, u0) = case.machine, case.points(4)
+    whole = machine.system
+    operator = PackedDense(whole.rectangles, machine.partition.total)
+    packed = system(whole.connections, operator, whole.activations)
+    assert packed.form is None
+    assert packed.executor("cpu", torch.float64) == "torch"
+    parts = [machine.operator.entries(machine.weight, r).flatten() for r in whole.rectangles]
+    weight = torch.cat(parts or [machine.weight.new_zeros(0)]).detach().requires_grad_()
+    solution = solve(packed, Sigma(FUNCTION), weight, machine.bias, y0, z0)
+    assert_equal(solution, machine.solve(y0, z0))
+    actual = torch.autograd.grad(solution, weight, (v0, u0))[0]
+    expected = torch.autograd.grad(machine.solve(y0, z0), machine.weight, (v0, u0))[0]
+    for r in whole.rectangles:
+        assert_equal(operator.entries(actual, r), machine.operator.entries(expected, r))
+
+
+def test_a_loop_of_two_steps_is_the_plan_of_any_length_and_its_dual_is_that_backwards():
+    machine = rv.RecurrentMachine((1, 1), lags=2, time_block=2)
+    recurrence, lower = Rectangle(0, range(2, 3), range(2), range(2)), Rectangle(1, range(2), range(1, 2), range(1))
+    body = Multiply(0, EVERY), Activate(0), Multiply(1, EVERY), Activate(1)
+    assert machine.system.rectangles == (recurrence, lower)
+    assert machine.system.steps == (Loop(2, body),)
+    assert machine.system.dual.steps == (Loop(2, body[::-1]),) == backwards(machine.system.steps)
+    products = [step for step in machine.system.unrolled(3, 0) if isinstance(step, Product)]
+    first, both = Region(range(2), range(1, 2)), Region(range(2), range(1))
+    assert products[0] == Product(first, both, range(2), 1)
+    last = Region(range(2, 3), range(2)), Region(range(1), range(2))
+    assert products[1] == Product(*last, range(2, 3), 0)
+    assert Product(*reversed(last), range(2, 3), 0) in machine.system.dual.unrolled(3, 0)
+
+
+@given(cases())
+def test_every_entry_that_is_read_is_read_once_for_each_time(case):
+    machine, (x,) = case.machine, case.points(1)
+    steps = machine.operator.time_steps(x)
+    read = torch.zeros(len(machine.connections.matrices), steps, *[machine.partition.total] * 2)
+    for step in machine.system.unrolled(steps, 0):
+        if isinstance(step, Product):
+            for lag in step.lags:
+                for t in step.to.times:
+                    if t - lag in step.source.times:
+                        to, source = (slice(part.channels.start, part.channels.stop) for part in (step.to, step.source))
+                        read[lag, t, to, source] += 1
+    for lag, mask in enumerate(machine.connections.expand(machine.partition)):
+        for t in range(steps):
+            assert torch.equal(read[lag, t], mask.float() if t >= lag else torch.zeros_like(read[lag, t]))
+
+
+@given(cases())
+def test_a_system_comes_back_from_its_integers_and_from_a_pickle(case):
+    whole = case.machine.system
+    assert from_integers(whole.integers()) is whole
+    assert pickle.loads(pickle.dumps(whole)) is deepcopy(whole) is whole
+    assert pickle.loads(pickle.dumps(whole.dual)) is whole.dual
+
+
+def test_what_does_not_agree_makes_no_system():
+    machine: Any = rv.RecurrentMachine((1, 2), lags=1)
+    connections, sigma = machine.connections, machine.activation
+    for operator, message in (
+        (Lagged(4, 1), "the operator has 4 channels"),
+        (Lagged(3, 2), "connections are for 2 lags, the operator has 3"),
+        (Dense(3), "connections are for 2 lags, the operator has 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            system(connections, operator, sigma)
+    dense = rv.DenseMachine((1, 2))
+    with pytest.raises(ValueError, match=r"padding \(0, 0, 3\) does not fit a kernel of \(1, 1, 3\)"):
+        system(dense.connections, Convolution(3, (3,), ((3, -1),)), dense.activation)
+    with pytest.raises(ValueError, match=r"connections are not of 2 blocks: sizes=\(1, 2\)"):
+        system(Connections((((False,) * 3,) * 3,)), Dense(3), dense.activation)
+    with pytest.raises(ValueError, match=r"connections\[0, 1\] feeds block 1 into block 0"):
+        Connections((((False, True), (False, False)),))
+
+
+@pytest.mark.parametrize("name", ["system", "partition", "connections", "operator", "activation"])
+def test_what_a_machine_is_made_of_cannot_be_replaced(name):
+    machine = rv.DenseMachine((1, 2))
+    with pytest.raises(AttributeError):
+        setattr(machine, name, getattr(rv.DenseMachine((2, 2)), name))
+
+
+def test_an_operator_cannot_be_changed():
+    with pytest.raises(AttributeError):
+        rv.ConvMachine((1, 2)).operator.padding = ((5, 5),)
+
+
+class Doubled(Dense):
+    def apply(self, W: Tensor, z: Tensor) -> Tensor:
+        return 2 * super().apply(W, z)
+
+    def add_product(self, y: Tensor, z: Tensor, W: Tensor, product: Product, transposed: bool) -> None:
+        super().add_product(y, z, 2 * W, product, transposed)
+
+
+def test_a_subclass_of_a_known_operator_is_not_computed_as_it():
+    """Nor is an activation that is like a known one but not the one of the table."""
+    machine = rv.StructuredMachine(Doubled(3), (1, 2), "identity", bias=False, dtype=torch.float64)  # type: ignore
+    assert machine.executor == "torch"
+    x = torch.randn(4, 1, dtype=torch.float64)
+    assert_equal(machine(x)[:, 1:], 2 * x @ machine.weight[1:, :1].mT)
+    tanh = rv.DenseMachine((1, 2)).activation.blocks[0]
+    other = type(tanh)(tanh.name, torch.sin, torch.cos)
+    assert rv.DenseMachine((1, 2), other).executor == "torch"
+    y, _ = rv.DenseMachine((1, 2), other, dtype=torch.float64).solve(x)
+    assert_equal(rv.DenseMachine((1, 2), other, dtype=torch.float64)(x)[:, :1], y[:, :1].sin())
+
+
+def test_changed_and_freed_memory_is_refused():
+    machine = rv.DenseMachine((2, 3))
+    x = torch.randn(4, 2)
+    z = machine(x)
+    machine.weight.data = torch.zeros(2, 2)
+    with pytest.raises(ValueError, match=r"weight has shape \(2, 2\), the machine needs \(5, 5\)"):
+        z.sum().backward()
+    for dtype in (torch.int64, torch.complex64):
+        machine = rv.DenseMachine((2, 3)).requires_grad_(False)
+        machine.weight.data = machine.weight.data.to(dtype)
+        with pytest.raises(TypeError, match=f"weight is {dtype}, a machine needs floating point"):
+            machine(x)
+    for name in ("weight", "bias"):
+        machine = rv.DenseMachine((2, 3)).requires_grad_(False)
+        getattr(machine, name).untyped_storage().resize_(0)
+        for device_free in (machine, machine.solve):
+            with pytest.raises(ValueError, match=f"{name} has no memory: its storage was freed"):
+                device_free(x)
+    view = torch.randn(9, 2)[3:7]
+    view.untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match="y0 has no memory: its storage was freed"):
+        rv.DenseMachine((2, 3))(view)
+
+
+def test_slopes_at_a_point_over_numbers_are_numbers():
+    case = Case(randomize(rv.ConvMachine((1, 2), "sin", dtype=torch.float64)), (3,))
+    machine = case.machine
+    y, dy, y0, dy0, z0 = case.points(5)
+    at = Sigma(SLOPE_AT, with_epsilon(case, y, dy), numbers=EPSILON)
+    points = with_epsilon(case, y0, dy0), with_epsilon(case, z0, z0)
+    u, v = solve(machine.system.dual, at, machine.weight, None, *points)
+    slope = at.with_slope(machine.activation).point
+    assert slope is not None
+    axis = -1 - machine.operator.event_ndim
+    assert_equal(slope, with_epsilon(case, y.cos(), -y.sin() * dy))
+    assert_equal(v, EPSILON.adjoint(slope, u, axis) + points[1])
