@@ -11,6 +11,7 @@ run: .venv/installed
 test: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 	$(BIN)/pyright
 	$(BIN)/pytest -q -n 2 -m "not unchecked" --jaxtyping-packages=resolvent,beartype.beartype
 	$(BIN)/pytest -q -n 2 -m unchecked

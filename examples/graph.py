@@ -7,6 +7,7 @@ alone, a network on the graph of their friendships tells where the other 32 went
 """
 
 import argparse
+from typing import Any
 
 import networkx as nx
 import torch
@@ -32,7 +33,7 @@ class GraphConvolution(rv.Operator):
 
 
 class GraphMachine(rv.StructuredMachine):
-    def __init__(self, sizes: tuple[int, ...], A: Tensor, activation="tanh", **options):
+    def __init__(self, sizes: tuple[int, ...], A: Tensor, activation: str | list[str] = "tanh", **options: Any):
         super().__init__(GraphConvolution(sum(sizes), A), sizes, activation, **options)
 
 

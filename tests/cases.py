@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import resolvent as rv
-from resolvent.structure.activation import ACTIVATIONS
 from resolvent.machines.structured import StructuredMachine
+from resolvent.structure.activation import ACTIVATIONS
 
 
 @dataclass

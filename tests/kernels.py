@@ -5,8 +5,8 @@ import torch
 from cases import randomize
 from tolerance import assert_same
 
-from resolvent.sweep import sweep as _sweep
 from resolvent.structure.activation import Slope
+from resolvent.sweep import sweep as _sweep
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 _triton = pytest.importorskip("resolvent.executors.triton.sweep")

@@ -1,21 +1,17 @@
 """One list of machines of all kinds, with a point of each: the laws of the family run over it."""
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from cases import ALL_MACHINES, randomize
+from graph import GraphMachine, karate
 from networks import random_point, the_papers_figure
 from torch import Tensor
 
 import resolvent as rv
 from resolvent.machine import Point
-
-sys.path.append(str(Path(__file__).parents[1] / "examples"))
-from graph import GraphMachine, karate
 
 f64: Any = dict(dtype=torch.float64)
 
@@ -33,7 +29,9 @@ class Kind:
             return (x * cotangent).sum()
         if isinstance(x, dict):
             return torch.stack([(x[name] * cotangent[name]).sum() for name in x.keys() & cotangent.keys()]).sum()
-        return torch.stack([(a * b).sum() for a, b in zip(x, cotangent[:: -1 if self.swapped else 1], strict=True)]).sum()
+        return torch.stack(
+            [(a * b).sum() for a, b in zip(x, cotangent[:: -1 if self.swapped else 1], strict=True)]
+        ).sum()
 
 
 def structured(name: str) -> Kind:
@@ -93,5 +91,7 @@ def derived(name: str, verb: str) -> Kind:
 
 
 ALL_KINDS = BASIC | {
-    f"{verb} of {name}": (lambda name=name, verb=verb: derived(name, verb)) for name in BASIC for verb in ("tangent", "dual")
+    f"{verb} of {name}": (lambda name=name, verb=verb: derived(name, verb))
+    for name in BASIC
+    for verb in ("tangent", "dual")
 }

@@ -92,7 +92,7 @@ def test_the_dual_of_the_dual_acts_as_the_tangent_whose_tangent_is_itself(name):
 
 
 def test_a_cofiltration_is_a_chain_of_projections_as_long_as_the_depth(name):
-    """Definition 2: P_0 f = f, P_i Df P_{i-1} = Df P_{i-1}, and d = depth. Proposition 3: so it is for the derivatives."""
+    """Definition 2: P_0 f = f, P_i Df P_{i-1} = Df P_{i-1}, d = depth; Proposition 3: so it is for the derivatives."""
     kind = ALL_KINDS[name]()
     x = kind.draw()
     try:

@@ -15,10 +15,15 @@ from torch._C import (
     _is_any_autocast_enabled,
     _len_torch_dispatch_stack,
 )
-from torch._C._functorch import TransformType, get_interpreter_stack, is_legacy_batchedtensor
+from torch._C._functorch import (
+    TransformType,
+    get_interpreter_stack,
+    is_functorch_wrapped_tensor,
+    is_legacy_batchedtensor,
+)
 from torch._functorch.utils import unwrap_dead_wrappers
 from torch.autograd import Function, forward_ad
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling as is_compiling
 
 PLAIN = (Tensor, nn.Parameter)
 """Types whose tensors are what they seem."""
@@ -70,7 +75,7 @@ def autocast_type(x: Tensor) -> torch.dtype | None:
 
 
 def cast(x: Any) -> Any:
-    """x in the precision that autocast asks for; like autocast, float64, integers and what is no tensor are left alone."""
+    """x in the precision that autocast asks for; float64, integers and what is no tensor are left alone."""
     dtype = autocast_type(x) if isinstance(x, Tensor) else None
     return x if dtype is None or not x.is_floating_point() or x.dtype.itemsize == 8 else x.to(dtype)
 
@@ -85,10 +90,17 @@ def as_stored(x: Tensor) -> bool:
     return not (is_legacy_batchedtensor(x) or x.is_neg() or x._is_zerotensor())
 
 
-def apply(function: type[Function], *args: Any) -> Any:
+def apply(function: type[Function]) -> Callable:
     """`function.apply` where no transform is active. Its own binding of arguments takes longer than a small solve."""
-    base: Any = super(Function, function)
-    return base.apply(*unwrap_dead_wrappers(args))
+    return super(Function, function).apply  # pyright: ignore  # of super outside of a class
+
+
+def alive(*args: Any) -> tuple:
+    """Arguments for `apply`, of which some may be wrappers that `torch.func` left: nothing public unwraps them."""
+    for x in args:
+        if type(x) is Tensor and is_functorch_wrapped_tensor(x):
+            return unwrap_dead_wrappers(args)
+    return args
 
 
 def constant(function: Callable) -> Any:
@@ -143,7 +155,7 @@ def memory() -> tuple[Any, Any]:
     """
     try:
         from torch._C import _get_deterministic_algorithms
-        from torch._C._dynamo.guards import _empty_strided_cpu
+        from torch._C._dynamo.guards import _empty_strided_cpu  # pyright: ignore  # it has no stub
     except ImportError:
         return None, None
     return _empty_strided_cpu, _get_deterministic_algorithms

@@ -247,7 +247,11 @@ BAD = [
     (lambda: pair({"a": x}), ValueError, "f1 writes b, c, but its module returned Tensor"),
     (lambda: wrong({"a": x}), ValueError, "mine writes b, c, but its module returned 3 values"),
     (lambda: number({"a": x}), TypeError, "f1 must write a tensor to b, its module returned int"),
-    (lambda: sine.depth_sequence({"a": x}, kind="jump"), ValueError, "kind='jump' is unknown: use 'sweep' or 'iterate'"),
+    (
+        lambda: sine.depth_sequence({"a": x}, kind="jump"),
+        ValueError,
+        "kind='jump' is unknown: use 'sweep' or 'iterate'",
+    ),
 ]
 sine: Any = rv.Layer(torch.sin, reads="a", writes="b")
 pair = rv.Layer(torch.sin, reads="a", writes=("b", "c"))

@@ -18,12 +18,12 @@ from torch.testing import assert_close
 
 import resolvent as rv
 from resolvent.executors import native as _native
+from resolvent.executors.triton.launch import kept
+from resolvent.structure.activation import ACTIVATIONS, Slope
 from resolvent.sweep import plan as _plan
 from resolvent.sweep import solve as _solve
 from resolvent.sweep import stages as _stages
 from resolvent.sweep import sweep as _sweep
-from resolvent.structure.activation import ACTIVATIONS, Slope
-from resolvent.executors.triton.launch import kept
 
 pytestmark = MARKS
 

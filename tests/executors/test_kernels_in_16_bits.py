@@ -10,9 +10,9 @@ from kernels import DEVICE, MARKS, _triton, launches_of
 from tolerance import assert_near
 
 import resolvent as rv
+from resolvent.structure.activation import Slope
 from resolvent.sweep import stages as _stages
 from resolvent.sweep import sweep as _sweep
-from resolvent.structure.activation import Slope
 
 pytestmark = MARKS
 

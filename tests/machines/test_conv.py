@@ -10,8 +10,8 @@ from tolerance import assert_equal, assert_same
 from torch import nn
 
 import resolvent as rv
-from resolvent.structure import convolution as _convolution
 from resolvent.executors import native as _native
+from resolvent.structure import convolution as _convolution
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")

@@ -106,14 +106,22 @@ def test_construction(kind, arguments, error, message):
 
 
 DENSE_CALLS = [
-    (lambda m: m(torch.zeros(4, 12)), ValueError, r"y0 of shape \(4, 12\) has 12 channels, the machine takes 2, 6, 9 or 10, whole blocks, in the layout \(\.\.\., channels\): sizes=\(2, 4, 3, 1\)"),
+    (
+        lambda m: m(torch.zeros(4, 12)),
+        ValueError,
+        r"y0 of shape \(4, 12\) has 12 channels, the machine takes 2, 6, 9 or 10, whole blocks, in the layout \(\.\.\., channels\): sizes=\(2, 4, 3, 1\)",
+    ),
     (lambda m: m(torch.zeros(4, 2, dtype=torch.int64)), TypeError, r"y0 is torch.int64, the machine is torch.float32"),
     (lambda m: m(torch.zeros(4, 2).double()), TypeError, r"y0 is torch.float64, the machine is torch.float32"),
     (lambda m: m(torch.zeros(4, 2, dtype=torch.complex64)), TypeError, r"y0 is torch.complex64"),
     (lambda m: m(torch.zeros(4, 2, device="meta")), ValueError, r"y0 is on meta, the machine is on cpu"),
     (lambda m: m([1.0, 2.0]), TypeError, r"y0 must be a tensor, got list"),
     (lambda m: m(None), ValueError, r"one of y0, z0 must be given"),
-    (lambda m: m.dual(torch.zeros(4, 2)).solve(torch.zeros(4, 10)), ValueError, r"y of shape \(4, 2\) has 2 channels, the machine takes all 10"),
+    (
+        lambda m: m.dual(torch.zeros(4, 2)).solve(torch.zeros(4, 10)),
+        ValueError,
+        r"y of shape \(4, 2\) has 2 channels, the machine takes all 10",
+    ),
     (lambda m: m.split(torch.tensor(1.0)), ValueError, r"z has shape \(\), split needs"),
     (lambda m: m(torch.tensor(1.0)), ValueError, r"y0 has shape \(\), the machine needs \(\.\.\., channels\)"),
     (
@@ -123,26 +131,52 @@ DENSE_CALLS = [
     ),
     (lambda m: m.solve(torch.zeros(4, 2), torch.zeros(4, 2).double()), TypeError, r"z0 is torch.float64"),
     (lambda m: m.solve(torch.zeros(4, 2), torch.zeros(4, 11)), ValueError, r"z0 of shape \(4, 11\) has 11 channels"),
-    (lambda m: m.dual(torch.zeros(4, 12)).solve(torch.zeros(4, 10)), ValueError, r"y of shape \(4, 12\) has 12 channels"),
+    (
+        lambda m: m.dual(torch.zeros(4, 12)).solve(torch.zeros(4, 10)),
+        ValueError,
+        r"y of shape \(4, 12\) has 12 channels",
+    ),
     (lambda m: m.dual(torch.zeros(4, 10)).solve(), ValueError, r"one of u0, v0 must be given"),
     (lambda m: m.tangent(torch.zeros(4, 10)).solve(), ValueError, r"one of dy0, dz0 must be given"),
     (lambda m: m.dual(torch.zeros(4, 10)).solve(torch.zeros(3, 10)), ValueError, r"u0 and y must agree"),
-    (lambda m: m.tangent(torch.zeros(4, 10)).solve(None, torch.zeros(4, 11)), ValueError, r"dz0 of shape \(4, 11\) has 11 channels"),
+    (
+        lambda m: m.tangent(torch.zeros(4, 10)).solve(None, torch.zeros(4, 11)),
+        ValueError,
+        r"dz0 of shape \(4, 11\) has 11 channels",
+    ),
     (lambda m: m.weight_cotangent(torch.zeros(4, 10), torch.zeros(3, 10)), ValueError, r"v and z must agree"),
-    (lambda m: m(torch.zeros(4, 3)), ValueError, r"y0 of shape \(4, 3\) has 3 channels, the machine takes 2, 6, 9 or 10"),
+    (
+        lambda m: m(torch.zeros(4, 3)),
+        ValueError,
+        r"y0 of shape \(4, 3\) has 3 channels, the machine takes 2, 6, 9 or 10",
+    ),
     (lambda m: m(torch.zeros(4, 6)), ValueError, r"x of shape \(4, 6\) has 6 .* takes 2, its first block, or all 10"),
     (lambda m: m.solve(torch.zeros(4, 5)), ValueError, r"y0 of shape \(4, 5\) has 5 channels"),
     (lambda m: m.solve(None, torch.zeros(4, 5)), ValueError, r"z0 of shape \(4, 5\) has 5 channels"),
-    (lambda m: m.dual(torch.zeros(4, 10)).solve(torch.zeros(4, 1)), ValueError, r"u0 of shape \(4, 1\) .* takes all 10"),
+    (
+        lambda m: m.dual(torch.zeros(4, 10)).solve(torch.zeros(4, 1)),
+        ValueError,
+        r"u0 of shape \(4, 1\) .* takes all 10",
+    ),
     (lambda m: m.dual((torch.zeros(4, 10),) * 3), ValueError, r"a pair \(y, z\), got 3 entries"),
     (
-        lambda m: m.requires_grad_(False).tangent(torch.zeros(4, 10), value=torch.zeros(3, 10)).solve(torch.zeros(4, 2)),
+        lambda m: (
+            m.requires_grad_(False).tangent(torch.zeros(4, 10), value=torch.zeros(3, 10)).solve(torch.zeros(4, 2))
+        ),
         ValueError,
         r"dy0 and value must agree in all but their channels, zero-extended they are \(4, 10\) and \(3, 10\)",
     ),
-    (lambda m: m.placed(torch.zeros(4, 2)), ValueError, r"t has shape \(4, 2\), block -1 has 1 channels in \(\.\.\., chan"),
+    (
+        lambda m: m.placed(torch.zeros(4, 2)),
+        ValueError,
+        r"t has shape \(4, 2\), block -1 has 1 channels in \(\.\.\., chan",
+    ),
     (lambda m: m.placed(torch.zeros(4, 2), 4), ValueError, r"block=4 is none of the 4 blocks: sizes=\(2, 4, 3, 1\)"),
-    (lambda m: m + rv.Layer(torch.sin, reads="a", writes="b"), TypeError, r"a DenseMachine has no named parts to add by"),
+    (
+        lambda m: m + rv.Layer(torch.sin, reads="a", writes="b"),
+        TypeError,
+        r"a DenseMachine has no named parts to add by",
+    ),
     (lambda m: rv.Layer(torch.sin, reads="a", writes="b") + m, TypeError, r"put it in a sum as Layer\(machine, reads"),
     (lambda m: m + m, TypeError, r"or, if it is structured, as machine.as_sum\(\)"),
     (
@@ -160,7 +194,11 @@ CONV_CALLS = [
         ValueError,
         r"y0 has shape \(1, 4, 2, 5\), the machine needs \(batch, channels",
     ),
-    (lambda m: m(torch.zeros(4, 12, 5)), ValueError, r"y0 of shape \(4, 12, 5\) has 12 channels, the machine takes 2, 6, 9 or 10, whole blocks, in the layout \(batch, channels, space\)"),
+    (
+        lambda m: m(torch.zeros(4, 12, 5)),
+        ValueError,
+        r"y0 of shape \(4, 12, 5\) has 12 channels, the machine takes 2, 6, 9 or 10, whole blocks, in the layout \(batch, channels, space\)",
+    ),
     (lambda m: m(torch.zeros(4, 5, 2)), ValueError, r"y0 of shape \(4, 5, 2\) has 5 channels"),  # channels last
     (
         lambda m: m.solve(torch.zeros(4, 2, 5), torch.zeros(4, 2, 6)),

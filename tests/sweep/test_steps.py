@@ -1,4 +1,4 @@
-"""A toy of each thing that a sweep runs on: other numbers, packed weights, loops over time; and what a system agrees on."""
+"""A toy of each thing that a sweep runs on: other numbers, packed weights, loops over time; and what must agree."""
 
 import pickle
 from copy import deepcopy
@@ -19,7 +19,7 @@ from resolvent.structure.lagged import Lagged
 from resolvent.structure.numbers import REALS, Numbers
 from resolvent.structure.operator import Product, Rectangle, Region
 from resolvent.structure.sigma import FUNCTION, SLOPE_AT, Sigma
-from resolvent.sweep.plan import EVERY, Activate, Loop, Multiply, backwards, plan
+from resolvent.sweep.plan import EVERY, Activate, Loop, Multiply, backwards
 from resolvent.sweep.solve import solve
 from resolvent.sweep.system import from_integers, system
 
@@ -28,10 +28,10 @@ EPSILON = Numbers(((0, 0, 0, 1.0), (0, 1, 1, 1.0), (1, 0, 1, 1.0)), order=1)
 smooth = cases(activations=("tanh", "sin", "sigmoid"))
 
 
-def over(numbers: Numbers, case: Case, *points: Tensor) -> tuple[Tensor, Tensor]:
+def over(numbers: Numbers, case: Case, y0: Tensor, z0: Tensor | None) -> tuple[Tensor, Tensor]:
     """The machine's solve over numbers, of points with an axis for them before the event."""
     machine = case.machine
-    return solve(machine.system, Sigma(FUNCTION, numbers=numbers), machine.weight, machine.bias, *points)
+    return solve(machine.system, Sigma(FUNCTION, numbers=numbers), machine.weight, machine.bias, y0, z0)
 
 
 def with_epsilon(case: Case, a: Tensor, b: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ def test_one_backward_pass_over_dual_numbers_is_a_second_one_over_the_reals(case
     inputs = [y0.requires_grad_(), *machine.parameters()]
     _, z = over(EPSILON, case, with_epsilon(case, y0, dy0), None)
     actual = torch.autograd.grad(z.select(axis, 1), inputs, seed, materialize_grads=True)
-    _, dz = torch.func.jvp(machine, (y0,), (dy0,))
+    dz = torch.func.jvp(machine, (y0,), (dy0,))[1]
     point = machine.solve(y0)[0]
     expected = torch.autograd.grad(machine.tangent(point).solve(dy0)[1], inputs, seed, materialize_grads=True)
     assert_equal(dz.detach(), z.select(axis, 1).detach())
@@ -82,7 +82,7 @@ def test_derivatives_over_dual_numbers_are_exact_to_second_order():
 def test_reals_are_numbers_without_an_axis():
     case = Case(randomize(rv.DenseMachine((2, 3), dtype=torch.float64)))
     (y0,) = case.points(1)
-    assert_equal(over(REALS, case, y0, None), case.machine.solve(y0))  # pyright: ignore  # None is zero
+    assert_equal(over(REALS, case, y0, None), case.machine.solve(y0))
 
 
 class PackedDense(Dense):
@@ -129,7 +129,7 @@ def test_a_loop_of_two_steps_is_the_plan_of_any_length_and_its_dual_is_that_back
     assert products[0] == Product(first, both, range(2), 1)
     last = Region(range(2, 3), range(2)), Region(range(1), range(2))
     assert products[1] == Product(*last, range(2, 3), 0)
-    assert Product(*reversed(last), range(2, 3), 0) in machine.system.dual.unrolled(3, 0)
+    assert Product(last[1], last[0], range(2, 3), 0) in machine.system.dual.unrolled(3, 0)
 
 
 @given(cases())
@@ -203,7 +203,7 @@ def test_a_subclass_of_a_known_operator_is_not_computed_as_it():
     x = torch.randn(4, 1, dtype=torch.float64)
     assert_equal(machine(x)[:, 1:], 2 * x @ machine.weight[1:, :1].mT)
     tanh = rv.DenseMachine((1, 2)).activation.blocks[0]
-    other = type(tanh)(tanh.name, torch.sin, torch.cos)
+    other: Any = type(tanh)(tanh.name, torch.sin, torch.cos)
     assert rv.DenseMachine((1, 2), other).executor == "torch"
     y, _ = rv.DenseMachine((1, 2), other, dtype=torch.float64).solve(x)
     assert_equal(rv.DenseMachine((1, 2), other, dtype=torch.float64)(x)[:, :1], y[:, :1].sin())

@@ -21,9 +21,9 @@ import resolvent as rv
 from resolvent.training import fit as _fit
 from resolvent.training import measure as _measure
 from resolvent.training import network as _network
+from resolvent.training import open_run, read
 from resolvent.training import parts as _parts
 from resolvent.training import settings as _settings
-from resolvent.training import open_run, read
 
 PICTURES = {"learning-curve.svg", "weights.svg", "network.svg"}
 FILES = {"machine.json", "weights.safetensors", "preprocessing.json", "settings.json", "metrics.json", "report.html"}

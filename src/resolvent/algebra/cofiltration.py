@@ -38,13 +38,13 @@ def verify(machine: Machine, x0: Point, *, tolerance: float | None = None) -> No
     """
     h = machine.resolvent(x0)
     elsewhere = machine.depth_sequence(x0, machine.endofunction(plus(h, _random(h))))[-1]
-    scale, tolerance = 1 + _size(h), _epsilon(h) ** 0.6 if tolerance is None else tolerance
+    scale, most = 1 + _size(h), _epsilon(h) ** 0.6 if tolerance is None else tolerance
     for what, other in (
         ("h - x0 - f(h)", plus(x0, machine.endofunction(h))),
         ("the end for another start", elsewhere),
     ):
         residual = _size(_minus(h, other)) / scale
-        if not residual <= tolerance:  # also for NaN
+        if not residual <= most:  # also for NaN
             depth = machine.depth_at(x0)
             raise NotAMachine(f"f is not of depth {depth} at x0: relative residual {residual:.2e} of {what}")
 

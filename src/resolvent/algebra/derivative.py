@@ -1,4 +1,4 @@
-"""The derivative of a sum, and its dual: sums of the derivatives of its layers. Parts not of floating point are constants."""
+"""The derivative of a sum, and its dual, as sums. Parts that are not of floating point are constants."""
 
 from collections.abc import Callable
 from functools import partial

@@ -13,7 +13,7 @@ from .structured import StructuredMachine
 
 
 class Network(nn.Module):
-    """The last block of a machine, which is a function of its first: with identity at both ends, a network with shortcuts.
+    """The last block of a machine as a function of its first: with identity at both ends, a network with shortcuts.
 
     Inputs and outputs have the layout of the machine: (..., channels), (batch, channels, *space) or (batch, time,
     channels). `net.machine` is the machine, and options that are not named here are its own.

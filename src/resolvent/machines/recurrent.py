@@ -15,6 +15,7 @@ from ..structure.partition import Partition, integer
 from ..structure.sigma import FUNCTION, Sigma
 from ..sweep.explain import explain, explain_points
 from ..sweep.solve import solve
+from ..sweep.steps import begin
 from .expansion import expand
 from .structured import Pair, StructuredMachine, pair
 
@@ -66,10 +67,12 @@ class RecurrentMachine(StructuredMachine):
         return dict(lags=self.operator.lags, time_block=self.connections.time_block)
 
     def depth_at(self, x: Point = None) -> int:
-        """2n + 1 for the n + 1 blocks of (time, channels) of points like x, a pair or its y; without lags, of channels."""
+        """2n + 1 for the n + 1 blocks of (time, channels) of points like x; without lags, of channels alone."""
         y, z = pair(x)
         if y is None and z is None:
-            raise ValueError("a recurrent machine has no depth of its own, it grows with the sequence: depth_at(x) has it")
+            raise ValueError(
+                "a recurrent machine has no depth of its own, it grows with the sequence: depth_at(x) has it"
+            )
         steps = self.operator.time_steps(z if y is None else y)
         time_blocks = -(-steps // self.connections.time_block) if self.operator.lags else min(steps, 1)
         return max(0, 2 * len(self.partition) * time_blocks - 1)
@@ -98,7 +101,7 @@ class RecurrentMachine(StructuredMachine):
         history: Tensor | None = None,
         lengths: Sequence[int] | Integer[Tensor, "..."] | None = None,
     ) -> Pair:
-        """The (y, z) of the machine. `history` is the z of the steps before, of which the last `lags` matter; none is 0.
+        """The (y, z) of the machine. `history` is the z of the steps before, of which the last `lags` matter.
 
         Past the `lengths` of its sequences, a batch comes out as zeros, has no influence and gets no gradient.
         """
@@ -106,17 +109,15 @@ class RecurrentMachine(StructuredMachine):
             return super().solve(y0, z0)
         weight, bias, y0, z0 = map(pytorch.cast, (*pytorch.weight_and_bias(self), y0, z0))
         explain(self._system, Sigma(FUNCTION), weight, bias, y0, z0)
-        like: Any = z0 if y0 is None else y0
-        y0 = self.operator.extended(like.new_zeros(self.operator.full_shape(like)) if y0 is None else y0, bias)
-        z0 = None if z0 is None else self.operator.extended(z0)
+        y0, z0 = begin(self._system, Sigma(FUNCTION), bias, y0, z0)
         inside = None if lengths is None else self._inside(lengths, y0)
         if inside is not None:
-            y0, z0 = y0.where(inside, 0), None if z0 is None else z0.where(inside, 0)
+            y0, z0 = y0.where(inside, 0), z0.where(inside, 0)
         past = 0
         if history is not None:
             history = self._history(pytorch.cast(history), weight, y0)
             past = self.operator.time_steps(history)
-            z0 = torch.cat([history, y0.new_zeros(y0.shape) if z0 is None else z0], -2)
+            z0 = torch.cat([history, z0], -2)
             y0 = torch.cat([torch.zeros_like(history), y0], -2)
             inside = None if inside is None else torch.cat([torch.ones_like(history, dtype=torch.bool), inside], -2)
         solution = solve(self._system, Sigma(FUNCTION, inside=inside, history=past), weight, None, y0, z0)

@@ -119,10 +119,10 @@ class StructuredMachine(Machine, nn.Module):
 
     def _refuse(self, x: Tensor) -> None:
         """Whole blocks are enough for a solve; of the first ones, an input is just the first, or all."""
-        first, total = self._system.inputs
+        given, (first, total) = x.shape[self.operator.channel_axis], self._system.inputs
         raise ValueError(
-            f"x of shape {tuple(x.shape)} has {x.shape[self.operator.channel_axis]} channels, the machine takes {first}, "
-            f"its first block, or all {total}, in the layout {self.operator.layout}: sizes={self.partition.sizes}"
+            f"x of shape {tuple(x.shape)} has {given} channels, the machine takes {first}, its first block, "
+            f"or all {total}, in the layout {self.operator.layout}: sizes={self.partition.sizes}"
         )
 
     def solve(self, y0: Tensor | None, z0: Tensor | None = None) -> Pair:
@@ -224,7 +224,9 @@ class StructuredMachine(Machine, nn.Module):
         """What `machine.json` says of this machine: the arguments that make it again, as plain data."""
         names = [a.name for a in self.activation.blocks]
         if self._system.form is None:
-            raise ValueError(f"the operator of a {type(self).__name__} is one of its own: only the library's can be shared")
+            raise ValueError(
+                f"the operator of a {type(self).__name__} is one of its own: only the library's can be shared"
+            )
         if self._system.codes is None:
             custom = next(a.name for a in self.activation.blocks if ACTIVATIONS.get(a.name) is not a)
             raise ValueError(f"activation {custom} is not one of {', '.join(ACTIVATIONS)}: only those can be shared")
@@ -275,7 +277,8 @@ class StructuredMachine(Machine, nn.Module):
         """Both halves of a pair of which one may be None for zero, with all channels."""
         y, z = pair(x)
         explain_points(self._system, self.weight, {n: p for n, p in (("y", y), ("z", z)) if p is not None})
-        return torch.zeros_like(z) if y is None else y, torch.zeros_like(y) if z is None else z
+        zero = torch.zeros_like(z if y is None else y)
+        return zero if y is None else y, zero if z is None else z
 
 
 def pair(x: Point) -> tuple[Any, Any]:

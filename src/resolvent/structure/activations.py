@@ -41,7 +41,7 @@ class Activations:
     runs: tuple[tuple[Activation, int], ...] = field(init=False, compare=False)
     """Neighbouring blocks with the same σ, and how many channels they have."""
     codes: tuple[int, ...] | None = field(init=False, compare=False)
-    """Each block's place in the table, which is what executors know it by; None if one is not *the* one of the table."""
+    """Each block's place in the table, by which executors know it; None if one is not *the* one of the table."""
 
     def __post_init__(self):
         pairs = groupby(zip(self.blocks, self.partition.sizes, strict=True), key=lambda pair: pair[0])

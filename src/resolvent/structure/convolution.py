@@ -54,7 +54,7 @@ class Convolution(Operator):
         return CONVOLVE[len(self.kernel) - 1](padded, W)
 
     def factor(self, weight: Tensor, rectangle: Rectangle, transposed: bool) -> tuple[Tensor, bool]:
-        """A convolution is also the adjoint of another one, the flipped one with inputs for outputs: which is faster."""
+        """A convolution is also the adjoint of the flipped one with inputs for outputs: whichever is faster."""
         axes, W = len(self.kernel), self.entries(weight, rectangle)
         adjoint = _adjoint_is_faster(weight, axes)
         if transposed != adjoint:

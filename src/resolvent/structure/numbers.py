@@ -18,7 +18,7 @@ from .activation import Activation
 class Numbers:
     """A commutative algebra with a basis 1, e_1, …, e_m of which the e's are nilpotent: e_i e_j = Σ_k c e_k.
 
-    `table` has the (i, j, k, c); products of more than `order` of the e's vanish. The reals have no axis for themselves.
+    `table` has the (i, j, k, c); products of more than `order` of the e's vanish. The reals have no axis.
 
     >>> Numbers(((0, 0, 0, 1), (0, 1, 1, 1), (1, 0, 1, 1)), order=1).size  # a + b ε with ε² = 0
     2
@@ -52,7 +52,7 @@ class Numbers:
         return x if self is REALS else F.pad(x.unsqueeze(axis), (0, 0) * (-1 - axis) + (0, self.size - 1))
 
     def extended(self, activation: Activation, y: Tensor, axis: int, order: int = 0) -> Tensor:
-        """σ(a + n) = Σ_j σ^(j)(a) n^j / j! of y = a + n, a finite sum; or, in place of σ, its derivative of an order."""
+        """σ(a + n) = Σ_j σ^(j)(a) n^j / j! of y = a + n; or, in place of σ, its derivative of an order."""
         if self is REALS:
             return activation.derivative(order)(y)
         a, ones = y.narrow(axis, 0, 1), torch.ones_like(y)

@@ -1,4 +1,4 @@
-"""Linear operators: how a weight acts on points, read one rectangle at a time so that the rest of W is never touched."""
+"""Linear operators: how a weight acts on points, read one rectangle at a time: the rest of W is never touched."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -77,7 +77,7 @@ class Operator(ABC):
         return {}
 
     def form(self) -> Form | None:
-        """The integers by which fast executors know it; None where they are not to serve, as for any operator of one's own."""
+        """The integers by which executors know it; None where they are not to serve, as for one of your own."""
         return None
 
     def entries(self, weight: Tensor, rectangle: Rectangle) -> Tensor:
@@ -99,7 +99,7 @@ class Operator(ABC):
 
     def add_product(self, y: Tensor, z: Tensor, W: Any, product: Product, transposed: bool) -> None:
         """y[to] += W z[source] in place, of a factor W; with W* for W when transposed."""
-        multiply = self._adjoint if transposed else self.apply
+        multiply: Any = self._adjoint if transposed else self.apply
         if z.ndim > self.event_ndim + 1:
             multiply = torch.func.vmap(multiply)
         self.part(y, product.to).add_(multiply(W, self.part(z, product.source)))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # the signatures name it
 
 
 class Executor(Protocol):
-    """Whatever sweeps over the blocks in fewer calls than Algorithm 1. What it will not do, it leaves by giving None."""
+    """Whatever sweeps over the blocks in fewer calls than Algorithm 1. What it will not do, it answers with None."""
 
     __name__: str
 

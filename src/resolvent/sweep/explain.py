@@ -42,7 +42,7 @@ def explain_points(
         _check("bias", bias, weight)
         if bias.shape != (operator.channels,):
             raise ValueError(f"bias has shape {tuple(bias.shape)}, the machine needs ({operator.channels},)")
-    members, first, expected = weight.ndim - len(operator.weight_shape), "", None
+    members, first, expected = weight.ndim - len(operator.weight_shape), "", ()
     for name, x in points.items():
         _check(name, x, weight)
         if x.ndim - members - (numbers is not REALS) not in operator.ndims:
@@ -57,11 +57,12 @@ def explain_points(
                 f"in the layout {operator.layout}: sizes={partition.sizes}"
             )
         shape = (*x.shape[:axis], partition.total, *x.shape[axis + 1 :])
-        if expected is None:
+        if not expected:
             first, expected = name, shape
         elif shape != expected:
             raise ValueError(
-                f"{first} and {name} must agree in all but their channels, zero-extended they are {expected} and {shape}"
+                f"{first} and {name} must agree in all but their channels, "
+                f"zero-extended they are {expected} and {shape}"
             )
     if members < 0 or weight.shape[members:] != operator.weight_shape or weight.shape[:members] != expected[:members]:
         raise ValueError(f"weight has shape {tuple(weight.shape)}, the machine needs {tuple(operator.weight_shape)}")

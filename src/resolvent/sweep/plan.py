@@ -85,7 +85,7 @@ def plan(partition: Partition, connections: Connections) -> tuple[tuple[Rectangl
     depth = sweep(everything)
     if len(lags) == 1:
         return tuple(rectangles), tuple(depth)
-    if len(lags) <= 2 * CHUNK or CHUNK < 2 * time_block:
+    if len(lags) <= 2 * CHUNK or 2 * time_block > CHUNK:
         return tuple(rectangles), (Loop(time_block, (*recurrence, *depth)),)
     far, near = ([Multiply(k, reach) for k, _ in recurrence] for reach in (BEFORE, WITHIN))
     loop = Loop(time_block, (*near, *depth))
@@ -125,8 +125,8 @@ def _product(rectangle: Rectangle, times: range, past: range, transposed: bool) 
     lags = range(max(lags.start, times.start - past.stop + 1), min(lags.stop, times.stop - past.start))
     past = range(max(past.start, times.start - lags.stop + 1), min(past.stop, times.stop - lags.start))
     if times and lags and past:
-        ends = Region(times, to), Region(past, source)
-        yield Product(*(reversed(ends) if transposed else ends), lags, k)
+        now, before = Region(times, to), Region(past, source)
+        yield Product(before, now, lags, k) if transposed else Product(now, before, lags, k)
 
 
 def _runs(items: range, keys: Sequence[Any]) -> Iterator[tuple[Any, range]]:

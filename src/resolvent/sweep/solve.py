@@ -7,13 +7,14 @@ Dynamo refuses a Function that defines `jvp`, so forward mode stands in subclass
 
 from typing import Any
 
+import torch
 from torch import Tensor, is_grad_enabled
 from torch.autograd import Function
 
 from .. import pytorch
 from ..pytorch import dispatched, is_compiling, watched
-from ..structure.numbers import REALS
-from ..structure.sigma import FUNCTION, SLOPE, SLOPE_AT, ZERO, Sigma
+from ..structure.numbers import REALS, Numbers
+from ..structure.sigma import FUNCTION, SLOPE_AT, ZERO, Sigma
 from . import compiled
 from .executor import EXECUTORS
 from .explain import explain, explain_points
@@ -26,12 +27,16 @@ def solve(
 ) -> tuple[Tensor, Tensor]:
     """The (y, z) with y = W z + y0 + bias and z = σ(y) + z0; with `system.dual`, W* stands for W.
 
-    Either of y0, z0 may be None for zero, not both; of each the first blocks are enough. The weight may lead with axes of members, which the points then share.
+    Either of y0, z0 may be None for zero, not both; of each the first blocks are enough.
+    The weight may lead with axes of members, which the points then share.
     """
     if watched():
         return _transformed(system, sigma, weight, bias, y0, z0)
     if is_grad_enabled() and _recorded(weight, bias, y0, z0, sigma.point):
-        return pytorch.apply(_Solve, *_arguments(system, sigma, weight, bias, y0, z0))
+        sigma = sigma.with_slope(system.activations) if sigma.mode == SLOPE_AT else sigma
+        mode, point, _, inside, history, numbers = sigma
+        tensors = pytorch.alive(inside, point, weight, bias, y0, z0)
+        return _apply_solve(system, mode, history, numbers, *tensors)
     return sweep(system, sigma, weight, bias, y0, z0)
 
 
@@ -69,16 +74,14 @@ def _cotangent(system: System, v: Tensor, z: Tensor, members: int) -> Tensor:
 
 def _recorded(*factors: Any) -> bool:
     """Whether autograd records an operation on these."""
-    for x in factors:
+    for x in factors:  # noqa: SIM110  # any() takes longer than a small product
         if getattr(x, "requires_grad", False):  # what is no tensor is refused later
             return True
     return False
 
 
-def _transformed(
-    system: System, sigma: Sigma, weight: Any, bias: Any, y0: Any, z0: Any
-) -> tuple[Tensor, Tensor]:
-    """The solve where something compiles, traces, transforms, casts or watches. Casts are recorded, so they come first."""
+def _transformed(system: System, sigma: Sigma, weight: Any, bias: Any, y0: Any, z0: Any) -> tuple[Tensor, Tensor]:
+    """The solve where something compiles, traces, transforms or casts. Casts are recorded, so they come first."""
     weight, bias, y0, z0, point, value = map(pytorch.cast, (weight, bias, y0, z0, sigma.point, sigma.value))
     sigma = sigma._replace(point=point, value=value)
     explain(system, sigma, weight, bias, y0, z0)
@@ -116,7 +119,7 @@ def _apply(function: type[Function], forward_mode: type[Function], *args: Any) -
         return function.apply(*args)
     if pytorch.functorch():
         return _forward_mode(forward_mode, *args)
-    return pytorch.apply(forward_mode if pytorch.forward_mode() else function, *args)
+    return pytorch.apply(forward_mode if pytorch.forward_mode() else function)(*pytorch.alive(*args))
 
 
 @pytorch.not_compiled
@@ -132,15 +135,15 @@ def _forward_mode(function: type[Function], *args: Any) -> Any:
 class _Solve(Function):
     @staticmethod
     def forward(system, mode, history, numbers, inside, slope, weight, bias, y0, z0):
-        way = compiled.sweep if dispatched() else sweep
-        return way(system, Sigma(mode, slope, None, inside, history, numbers), weight, bias, y0, z0)
+        sigma = Sigma(mode, slope, None, inside, history, numbers)
+        return (compiled.sweep if dispatched() else sweep)(system, sigma, weight, bias, y0, z0)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
         system, mode, history, numbers, inside, slope, weight, _, y0, z0 = inputs
         axis = system.operator.channel_axis
-        ctx.system, ctx.sigma, ctx.z_is_sigma = system, Sigma(mode, None, None, None, history, numbers), z0 is None
-        ctx.channels = [None if x is None else x.shape[axis] for x in (y0, z0)]
+        ctx.facts = system, mode, history, numbers, z0 is None
+        ctx.channels = None if y0 is None else y0.shape[axis], None if z0 is None else z0.shape[axis]
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(inside, slope, weight, *output)
 
@@ -149,17 +152,19 @@ class _Solve(Function):
         if v0 is None and u0 is None:
             return (None,) * 10
         _refuse_to_lose(v0, u0)
-        system, (inside, slope, weight, y, z) = ctx.system, ctx.saved_tensors
+        (system, *_, numbers, _), (inside, slope, weight, y, z) = ctx.facts, ctx.saved_tensors
         *_, by_slope, by_weight, by_bias, by_y0, by_z0 = ctx.needs_input_grad
         u, v, Q = _adjoint(system, _slope(ctx, inside, slope, y, z), weight, u0, v0, z, by_weight)
-        axis, numbers, event_ndim = system.operator.channel_axis, ctx.sigma.numbers, system.operator.event_ndim
-        of_slope = numbers.cotangent(u, y, -1 - event_ndim, system.transposed) if by_slope else None
-        of_bias = _sum_but(v if numbers is REALS else v.select(-1 - event_ndim, 0), axis) if by_bias else None
-        of_y0, of_z0 = (
-            (x if channels == x.shape[axis] else x.narrow(axis, 0, channels)) if wanted else None
-            for x, channels, wanted in zip((v, u), ctx.channels, (by_y0, by_z0), strict=True)
-        )
-        return *(None,) * 5, of_slope, Q, of_bias, of_y0, of_z0
+        of_slope = of_bias = of_y0 = of_z0 = None
+        if by_slope:
+            of_slope = numbers.cotangent(u, y, -1 - system.operator.event_ndim, system.transposed)
+        if by_bias:
+            of_bias = _of_bias(system, numbers, v)
+        if by_y0:
+            of_y0 = _first(v, system, ctx.channels[0])
+        if by_z0:
+            of_z0 = _first(u, system, ctx.channels[1])
+        return None, None, None, None, None, of_slope, Q, of_bias, of_y0, of_z0
 
     @staticmethod
     def vmap(info, in_dims, system, mode, history, numbers, inside, slope, weight, bias, y0, z0):
@@ -172,11 +177,16 @@ class _Solve(Function):
         mapped = ((inside, inside_dim), (slope, slope_dim), (y0, y0_dim), (z0, z0_dim))
         inside, slope, y0, z0 = (_with_axis(x, dim, axis, size) for x, dim in mapped)
         if bias_dim is not None:
-            y0 = z0.new_zeros(operator.full_shape(z0)) if y0 is None else operator.extended(y0)
+            given: Any = z0 if y0 is None else y0
+            y0 = operator.extended(torch.zeros_like(given) if y0 is None else given)
             ones = (1,) * (y0.ndim + operator.channel_axis - axis - 1 - (numbers is not REALS))
-            each = bias.movedim(bias_dim, 0).unflatten(0, (-1, *ones)).unflatten(-1, (-1, *(1,) * (-1 - operator.channel_axis)))
+            each = (
+                bias.movedim(bias_dim, 0)
+                .unflatten(0, (-1, *ones))
+                .unflatten(-1, (-1, *(1,) * (-1 - operator.channel_axis)))
+            )
             y0, bias = y0 + numbers.embedded(each, -1 - operator.event_ndim), None
-        like = z0 if y0 is None else y0
+        like: Any = z0 if y0 is None else y0
         joined = None
         if weight_dim is None and like.ndim - members - (numbers is not REALS) not in operator.ndims:
             joined = like.shape[axis : axis + 2]
@@ -184,6 +194,9 @@ class _Solve(Function):
         solution = _solve(system, Sigma(mode, slope, None, inside, history, numbers), weight, bias, y0, z0)
         y, z = (x if joined is None else x.unflatten(axis, joined) for x in solution)
         return (y, z), (axis, axis)
+
+
+_apply_solve = pytorch.apply(_Solve)
 
 
 class _SolveForwardMode(_Solve):
@@ -195,8 +208,8 @@ class _SolveForwardMode(_Solve):
 
     @staticmethod
     def jvp(ctx, _system, _mode, _history, _numbers, _inside, dslope, dweight, dbias, dy0, dz0):
-        system, numbers, (inside, slope, weight, y, z) = ctx.system, ctx.sigma.numbers, ctx.saved_tensors
-        zero = Sigma(ZERO.mode, None, None, None, ctx.sigma.history, numbers)
+        (system, _, history, numbers, _), (inside, slope, weight, y, z) = ctx.facts, ctx.saved_tensors
+        zero = Sigma(ZERO.mode, history=history, numbers=numbers)
         dy0 = y.new_zeros(y.shape) if dbias is not None and dy0 is None and dz0 is None else dy0
         if dweight is not None:
             dy0, _ = _solve(system, zero, dweight, None, dy0, z)
@@ -231,8 +244,8 @@ class _WeightCotangent(Function):
 
     @staticmethod
     def vmap(info, in_dims, system, v, z, members):
-        v, z = (_with_axis(x, dim, 0, info.batch_size) for x, dim in zip((v, z), in_dims[1:3], strict=True))
-        return _cotangent(system, v, z, members + 1), 0
+        pair: Any = (_with_axis(x, dim, 0, info.batch_size) for x, dim in zip((v, z), in_dims[1:3], strict=True))
+        return _cotangent(system, *pair, members + 1), 0
 
 
 class _WeightCotangentForwardMode(_WeightCotangent):
@@ -254,12 +267,13 @@ def _adjoint(
     u, v = _solve(system.dual, sigma, weight, None, u0, v0)
     if not by_weight:
         return u, v, None
-    rows = [_as_rows(x, sigma, system.operator.event_ndim) for x in ((z, v) if system.transposed else (v, z))]
-    forward = system.dual if system.transposed else system
-    return u, v, _cotangent(forward, *rows, weight.ndim - len(system.operator.weight_shape))
+    forward, (to, source) = (system.dual, (z, v)) if system.transposed else (system, (v, z))
+    members, event_ndim = weight.ndim - len(system.operator.weight_shape), system.operator.event_ndim
+    Q = _cotangent(forward, _as_rows(to, sigma, event_ndim), _as_rows(source, sigma, event_ndim), members)
+    return u, v, Q
 
 
-def _as_rows(x: Tensor, sigma: Sigma, event_ndim: int) -> Tensor:
+def _as_rows(x: Any, sigma: Sigma, event_ndim: int) -> Any:
     """Numbers are more rows of the batch, for W."""
     no_rows = sigma.numbers is REALS or x.ndim == 1 + event_ndim
     return x if no_rows else x.flatten(-2 - event_ndim, -1 - event_ndim)
@@ -267,14 +281,22 @@ def _as_rows(x: Tensor, sigma: Sigma, event_ndim: int) -> Tensor:
 
 def _slope(ctx, inside: Tensor | None, slope: Tensor | None, y: Tensor, z: Tensor) -> Sigma:
     """What stands for σ in the derivatives of a solve."""
-    if ctx.sigma.mode == FUNCTION:
-        return ctx.sigma._replace(mode=SLOPE_AT, point=y, value=z if ctx.z_is_sigma else None, inside=inside)
-    return ctx.sigma._replace(point=slope, inside=inside)
+    _, mode, history, numbers, z_is_sigma = ctx.facts
+    if mode == FUNCTION:
+        return Sigma(SLOPE_AT, y, z if z_is_sigma else None, inside, history, numbers)
+    return Sigma(mode, slope, None, inside, history, numbers)
 
 
-def _sum_but(x: Tensor, axis: int) -> Tensor:
-    others = [i for i in range(-x.ndim, 0) if i != axis]
-    return x.sum(others) if others else x
+def _first(x: Tensor, system: System, channels: int) -> Tensor:
+    """The first channels of x, which an input had."""
+    return x if channels == system.operator.channels else x.narrow(system.operator.channel_axis, 0, channels)
+
+
+def _of_bias(system: System, numbers: Numbers, v: Tensor) -> Tensor:
+    """The sum over all but the channels, of real numbers."""
+    v = v if numbers is REALS else v.select(-1 - system.operator.event_ndim, 0)
+    others = [i for i in range(-v.ndim, 0) if i != system.operator.channel_axis]
+    return v.sum(others) if others else v
 
 
 def _refuse_to_lose(*cotangents: Tensor | None) -> None:

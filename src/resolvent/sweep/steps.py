@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..pytorch import autocast_type, is_batched_cotangent
 from ..structure.numbers import REALS
-from ..structure.operator import Operator, Product
+from ..structure.operator import Product
 from ..structure.sigma import FUNCTION, NONE, SLOPE_AT, Sigma
 from .system import System
 
@@ -94,8 +94,8 @@ def _of_rows(system: System, sigma: Sigma, members: int) -> Sigma:
 
     Unless σ(point) gives each in one operation with what it multiplies.
     """
-    operator, known = system.operator, sigma.value is not None and sigma.numbers is REALS
-    if known and all(a.times_slope for a in system.activations.blocks):
+    operator, known = system.operator, sigma.numbers is REALS and all(a.times_slope for a in system.activations.blocks)
+    if known and sigma.value is not None:
         sigma = sigma._replace(value=sigma.value.detach())  # the slope's derivatives are by the point it is taken at
     else:
         sigma = sigma.with_slope(system.activations)

@@ -37,16 +37,15 @@ class System:
         self.programs: dict[Any, Any] = {}
         """What executors made of it, each under a key of its own."""
         self.dual = object.__new__(System)
-        self.dual.__dict__.update(
-            self.__dict__, steps=backwards(self.steps), transposed=True, programs={}, dual=self
-        )
+        self.dual.__dict__.update(self.__dict__, steps=backwards(self.steps), transposed=True, programs={}, dual=self)
 
     @constant  # a compiler is not to trace how an executor looks at a system
     def executor(self, device: str, dtype: torch.dtype) -> str:
         """What sweeps on this type of device and in this precision; "torch" is Algorithm 1 step by step."""
         executor = EXECUTORS.get(device)
-        served = executor is not None and executor.serves(self, dtype, positions=1)
-        return executor.__name__.rpartition(".")[2] if served else "torch"
+        if executor is None or not executor.serves(self, dtype, positions=1):
+            return "torch"
+        return executor.__name__.rpartition(".")[2]
 
     @constant
     def in_one_operation(self, device: str, dtype: torch.dtype) -> bool:
@@ -82,7 +81,9 @@ class System:
         if form is None:
             return
         if form.lags + 1 != len(self.connections.matrices):
-            raise ValueError(f"connections are for {len(self.connections.matrices)} lags, the operator has {form.lags + 1}")
+            raise ValueError(
+                f"connections are for {len(self.connections.matrices)} lags, the operator has {form.lags + 1}"
+            )
         if any(not 0 <= before < size for before, size in zip(form.before, form.kernel, strict=True)):
             raise ValueError(f"padding {form.before} does not fit a kernel of {form.kernel}")
 

@@ -109,16 +109,8 @@ def available_memory() -> int:
         return 2**63
 
 
-def check(frame: pd.DataFrame, target: str, task: str | None, name: str) -> Data:
-    """The data, after what would spoil training has been refused by name."""
-    frame, target = frame.rename(columns=str).reset_index(drop=True), str(target)
-    if not frame.columns.is_unique:
-        raise ValueError(f"{name} has two columns {frame.columns[frame.columns.duplicated()][0]!r}")
-    if target not in frame:
-        close = difflib.get_close_matches(target, list(frame), 1)
-        raise ValueError(
-            f"target {target!r} is no column" + (f": {close[0]!r} is" if close else f": {_columns(frame)}")
-        )
+def _goal(frame: pd.DataFrame, target: str, name: str) -> pd.Series:
+    """The target, if every row has one and all are alike."""
     if len(frame) < FEWEST_ROWS:
         raise ValueError(f"{name} has {len(frame)} rows, training needs at least {FEWEST_ROWS}")
     goal = frame[target]
@@ -133,22 +125,40 @@ def check(frame: pd.DataFrame, target: str, task: str | None, name: str) -> Data
     if len({type(value) for value in goal.tolist()}) > 1 or not isinstance(goal.tolist()[0], str | int | float):
         kinds = sorted({type(value).__name__ for value in goal.tolist()})
         raise ValueError(f"target {target!r} must be numbers, texts or booleans, all alike: it has {', '.join(kinds)}")
+    return goal  # pyright: ignore  # a column
+
+
+def _check_classes(goal: pd.Series, target: str) -> None:
+    counts = goal.value_counts()
+    if len(counts) > MOST_CATEGORIES:
+        raise ValueError(
+            f"target {target!r} has {len(counts):,} classes, more than {MOST_CATEGORIES}"
+            + (": for a quantity, the task is regression" if types.is_numeric_dtype(goal) else "")
+        )
+    if counts.iloc[-1] < 4:
+        raise ValueError(
+            f"class {counts.index.tolist()[-1]!r} of target {target!r} has {counts.iloc[-1]} rows, "
+            "each needs at least 4"
+        )
+
+
+def check(frame: pd.DataFrame, target: str, task: str | None, name: str) -> Data:
+    """The data, after what would spoil training has been refused by name."""
+    frame, target = frame.rename(columns=str).reset_index(drop=True), str(target)
+    if not frame.columns.is_unique:
+        raise ValueError(f"{name} has two columns {frame.columns[frame.columns.duplicated()][0]!r}")
+    if target not in frame:
+        close = difflib.get_close_matches(target, list(frame), 1)
+        raise ValueError(
+            f"target {target!r} is no column" + (f": {close[0]!r} is" if close else f": {_columns(frame)}")
+        )
+    goal = _goal(frame, target, name)
     frame, times = _without_times(frame, target)
     task = task or _task(goal, times)
     if goal.nunique() == 1:
         raise ValueError(f"target {target!r} is {goal.tolist()[0]!r} in every row: there is nothing to learn")
     if task == "classification":
-        counts = goal.value_counts()
-        if len(counts) > MOST_CATEGORIES:
-            raise ValueError(
-                f"target {target!r} has {len(counts):,} classes, more than {MOST_CATEGORIES}"
-                + (": for a quantity, the task is regression" if types.is_numeric_dtype(goal) else "")
-            )
-        if counts.iloc[-1] < 4:
-            raise ValueError(
-                f"class {counts.index.tolist()[-1]!r} of target {target!r} has {counts.iloc[-1]} rows, "
-                "each needs at least 4"
-            )
+        _check_classes(goal, target)
     elif not types.is_numeric_dtype(goal) or types.is_bool_dtype(goal):
         raise ValueError(f"target {target!r} must be numbers for {task}, the first row has {goal.tolist()[0]!r}")
     for column in frame.select_dtypes("number"):

@@ -12,10 +12,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from ..machines.recurrent import RecurrentMachine
+from ..machines.structured import StructuredMachine
 from ..sharing import onnx as export
 from ..sharing.load import load
-from ..machines.structured import StructuredMachine
-from ..machines.recurrent import RecurrentMachine
 from .data import Data, read
 from .fit import Diverged, fit
 from .measure import measure, naive, verdict

@@ -84,8 +84,9 @@ def addresses(system: System, tensors: tuple[Tensor | None, ...]) -> tuple[int, 
 def program(system: System) -> Any:
     """What the extension parsed of a system; None for operators without a form and σ without codes."""
     if extension not in system.programs:
-        served = extension is not None and system.form is not None and system.codes is not None
-        system.programs[extension] = extension.program(_integers(system)) if served else None
+        served = system.form is not None and system.codes is not None
+        made = extension.program(_integers(system)) if served and extension is not None else None
+        system.programs[extension] = made
     return system.programs[extension]
 
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch._C import _get_fp32_precision_getter
 from torch._C._functorch import is_legacy_batchedtensor
 
-from .. import native as _native
 from ...structure.operator import Operator
 from ...sweep.plan import Plan
+from .. import native as _native
 
 
 def readable(operator: Operator, plan: Plan, tensors: tuple[Any, ...]) -> tuple[tuple, tuple[int, ...]] | None:

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from ...structure.activation import FUNCTION, SLOPE_AT, Sigma, for_kernels
 from ...structure.convolution import Conv
-from .kernel import FIELDS, cotangent_kernel, sweep_kernel
 from ...structure.lagged import Lagged
-from .launch import elsewhere, kept, prepare, product_precision, readable
 from ...structure.operator import Dense, Operator, Product
 from ...sweep.plan import Plan
 from ...sweep.stages import Past, Schedule, cover, schedule_of
+from .kernel import FIELDS, cotangent_kernel, sweep_kernel
+from .launch import elsewhere, kept, prepare, product_precision, readable
 
 PROGRAMS = 132  # as many as a large GPU runs at a time
 SMALL = 256  # channels and samples up to which Q is one launch

@@ -7,12 +7,12 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from .. import benchmark
 from ... import plot
-from ...pages.page import write_page
 from ...algebra.sum import Layer, Sum
+from ...pages.page import write_page
 from ...training import Trained, read, scores, train
 from ...training import forecast as draw_forecast
+from .. import benchmark
 from . import polynomial as _polynomial
 from . import sine as _sine
 
