@@ -40,7 +40,8 @@ class GraphMachine(rv.StructuredMachine):
 def karate() -> tuple[Tensor, Tensor]:
     """The adjacency matrix, with loops and normalised by degrees, and which side each member took."""
     graph = nx.karate_club_graph()
-    A = torch.tensor(nx.to_numpy_array(graph, weight=None), dtype=torch.float32) + torch.eye(len(graph))
+    A, (i, j) = torch.eye(len(graph)), torch.tensor([*graph.edges]).T
+    A[i, j] = A[j, i] = 1
     scale = A.sum(1).rsqrt()
     return scale[:, None] * A * scale, torch.tensor([int(graph.nodes[i]["club"] == "Officer") for i in graph])
 

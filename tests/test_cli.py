@@ -86,7 +86,7 @@ def test_train_writes_to_the_next_free_folder(command, tmp_path):
         status, output, _ = command("train", "diabetes", "--epochs", 1, "--sizes", "4,4")
         assert status == 0
         assert "diabetes: regression of 'progression', 442 rows, 10 columns" in output
-        assert "dense machine 10 → 4 → 4 → 1, depth 7" in output
+        assert "dense machine 10 → 4 → 4 → 1" in output
         assert "was better by" in output
         assert f"report in runs/{folder}/report.html" in output
         assert (tmp_path / "runs" / folder / "report.html").is_file()
@@ -131,9 +131,9 @@ def test_an_exported_run_predicts_the_same(name, command, runs, tmp_path):
 
 
 def test_export_says_what_to_install(command, runs, monkeypatch):
-    from resolvent.sharing import onnx as export
+    from resolvent.sharing import onnx
 
-    monkeypatch.setattr(export, "find_spec", lambda name: None)
+    monkeypatch.setattr(onnx, "find_spec", lambda name: None)
     status, _, complaint = command("export", runs / "diabetes", "--onnx", "net.onnx")
     assert (status, complaint) == (1, "error: ONNX files need onnx, which the extra [onnx] installs\n")
 

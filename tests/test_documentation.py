@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize("page", ["README.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/guide.md"])
 def test_the_code_of_a_page_runs(page):
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
     assert blocks
@@ -26,15 +26,28 @@ def test_the_example_of_higher_derivatives_flattens_the_slope_and_learns_the_rat
     assert float(after) < float(before)
 
 
-@pytest.mark.parametrize("page", ["docs/theory.md", "tests/README.md", "README.md"])
+@pytest.mark.parametrize("page", ["docs/theory.md", "docs/pytorch.md", "tests/README.md"])
 def test_the_tests_that_a_page_names_exist(page):
-    sources = {path.name: path.read_text() for path in (ROOT / "tests").glob("test_*.py")}
+    sources = {path.name: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
     for line in (ROOT / page).read_text().splitlines():
         file = None
         for named, test in re.findall(r"`(?:(test_\w+\.py)::)?((?:test_|Test)\w+)…?`", line):
             file = named or file
             assert file, f"{test} has no file in {line!r}"
             assert re.search(rf"(def|class) {test}", sources[file]), f"{test} is not in {file}"
+
+
+def test_the_example_of_a_new_operator_tells_who_went_where():
+    command = [sys.executable, ROOT / "examples" / "graph.py", "--steps", "60"]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert int(re.findall(r"^(\d+) of 34 members told", text)[0]) >= 31
+
+
+def test_each_room_says_what_lives_in_it():
+    package = ROOT / "src" / "resolvent"
+    rooms = [p for p in package.iterdir() if p.is_dir() and any(p.glob("*.py"))]
+    assert all((room / "README.md").read_text().startswith(f"# {room.name}\n") for room in rooms)
+    assert len([p for p in package.iterdir() if p.name != "__pycache__"]) <= 20
 
 
 def test_importing_the_library_needs_torch_and_little_else():

@@ -281,12 +281,12 @@ def test_exported_convolutions_take_any_space():
 def test_onnx_file_runs_with_batches_it_was_not_exported_with(name, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    from resolvent.sharing import onnx as export
+    from resolvent.sharing import onnx
 
     case = ALL_MACHINES[name]()
     machine = randomize(case.machine).float()
     recurrent = isinstance(machine, rv.RecurrentMachine)
-    export.onnx(machine, tmp_path / "machine.onnx", time_steps=case.extent[0] if recurrent else None)
+    onnx.export(machine, tmp_path / "machine.onnx", time_steps=case.extent[0] if recurrent else None)
     assert machine.training
     session = onnxruntime.InferenceSession(tmp_path / "machine.onnx")
     assert [value.name for value in (*session.get_inputs(), *session.get_outputs())] == ["x", "z"]
@@ -301,11 +301,11 @@ def test_onnx_file_runs_with_batches_it_was_not_exported_with(name, tmp_path):
 
 @pytest.mark.unchecked
 def test_onnx_export_names_what_it_needs(tmp_path):
-    from resolvent.sharing import onnx as export
+    from resolvent.sharing import onnx
 
     with pytest.raises(ValueError, match="time_steps must be given for a recurrent machine"):
-        export.onnx(rv.RecurrentMachine((1, 2)), tmp_path / "a.onnx")
+        onnx.export(rv.RecurrentMachine((1, 2)), tmp_path / "a.onnx")
     with pytest.raises(ValueError, match="time_steps=3 is for recurrent machines only, got a dense machine"):
-        export.onnx(rv.DenseMachine((1, 2)), tmp_path / "a.onnx", time_steps=3)
+        onnx.export(rv.DenseMachine((1, 2)), tmp_path / "a.onnx", time_steps=3)
     with pytest.raises(TypeError, match="machine must be a structured machine, got Linear"):
-        export.onnx(nn.Linear(1, 2), tmp_path / "a.onnx")  # type: ignore  # that is the mistake
+        onnx.export(nn.Linear(1, 2), tmp_path / "a.onnx")  # type: ignore  # that is the mistake

@@ -1,4 +1,4 @@
-"""Machines for other programs: `onnx` writes a file that any ONNX runtime runs."""
+"""Machines for other programs: `export` writes a file that any ONNX runtime runs."""
 
 import os
 from importlib.util import find_spec
@@ -12,7 +12,7 @@ from ..machines.recurrent import RecurrentMachine
 from ..machines.structured import StructuredMachine
 
 
-def onnx(
+def export(
     machine: StructuredMachine, path: str | os.PathLike, *, time_steps: int | None = None, inputs: int | None = None
 ) -> None:
     """Write z = machine(x) as an ONNX file with the input `x` and the output `z`, for any batch and any space.

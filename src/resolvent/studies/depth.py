@@ -35,17 +35,6 @@ from ..files.folder import replace_text
 INPUTS, UNITS, CLASSES, BATCH = 64, 16, 10, 64
 
 
-class Machine(nn.Module):
-    """The last block of a machine whose every block reads the input and all blocks before it."""
-
-    def __init__(self, blocks: int):
-        super().__init__()
-        self.machine = rv.DenseMachine(sizes(blocks), ["identity", *["relu"] * blocks, "identity"])
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.machine.split(self.machine(x))[-1]
-
-
 class Residual(nn.Module):
     """Blocks x + scale W relu(x), or with batch normalisation N in the usual order x + W relu(N(x))."""
 
@@ -114,7 +103,7 @@ def matched_width(name: str, blocks: int) -> int:
 def build(name: str, blocks: int, drawn: str) -> nn.Module:
     """A network of NETWORKS with new weights."""
     if name == MACHINE:
-        return Machine(blocks)
+        return rv.Network.dense(INPUTS, [UNITS] * blocks, CLASSES, activation="relu")
     network = CLASSICAL[name](blocks, matched_width(name, blocks))
     for layer in network.modules():
         if drawn == "He" and isinstance(layer, nn.Linear):

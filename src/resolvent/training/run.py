@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..machines.recurrent import RecurrentMachine
 from ..machines.structured import StructuredMachine
-from ..sharing import onnx as export
+from ..sharing import onnx
 from ..sharing.load import load
 from .data import Data, read
 from .fit import Diverged, fit
@@ -62,14 +62,14 @@ class Trained(NamedTuple):
             inputs = dict(
                 x=(torch.zeros(2, channels), batch), state=(machine.initial_state(2), {0: torch.export.Dim.AUTO})
             )
-            export.write(StepPrediction(*meaning), path, inputs, ["prediction", "next_state"])
+            onnx.write(StepPrediction(*meaning), path, inputs, ["prediction", "next_state"])
             return
         x, dynamic = torch.zeros(2, channels), batch
         if machine.kind == "conv" and given.image:
             x = torch.zeros(2, *given.image)
         elif machine.kind == "conv":
             x, dynamic = torch.zeros(2, 7, channels), batch | {1: torch.export.Dim("time")}
-        export.write(Prediction(*meaning), path, {"x": (x, dynamic)}, ["prediction"])
+        onnx.write(Prediction(*meaning), path, {"x": (x, dynamic)}, ["prediction"])
 
     def predict(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Predictions for rows with the columns of the data, in any order.
@@ -255,8 +255,7 @@ def _announce(data: Data, settings: Settings, machine: StructuredMachine) -> Non
     kind = "images" if data.image else "columns" if len(data.inputs.columns) > 1 else "column"
     count = "×".join(map(str, data.image[1:])) if data.image else len(data.inputs.columns)
     what = f"{settings.data}: {settings.task} of {str(data.target.name)!r}, {len(data.target):,} rows, {count} {kind}"
-    depth = "" if isinstance(machine, RecurrentMachine) else f", depth {machine.depth}"
-    print(f"{what}\n{machine.kind} machine {' → '.join(map(str, machine.partition.sizes))}{depth}")
+    print(f"{what}\n{machine.kind} machine {' → '.join(map(str, machine.partition.sizes))}")
     for note in data.notes:
         print(note)
 
