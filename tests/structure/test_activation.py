@@ -8,7 +8,9 @@ import torch.nn.functional as F
 from tolerance import assert_equal
 from torch import nn
 
-from resolvent.structure.activation import ACTIVATIONS, as_activation
+import resolvent as rv
+from resolvent.executors import native
+from resolvent.structure.activation import ACTIVATIONS, MODULES, as_activation
 from resolvent.structure.activations import activations_of
 from resolvent.structure.partition import Partition
 
@@ -56,6 +58,24 @@ def test_the_slope_is_finite_in_float16(name):
 def test_a_known_function_is_recognised():
     assert as_activation(torch.tanh) is ACTIVATIONS["tanh"]
     assert as_activation(F.gelu) is ACTIVATIONS["gelu"]
+
+
+@pytest.mark.parametrize("module", [*(type_ for type_, _ in MODULES), lambda: nn.GELU("tanh")])
+def test_a_module_that_is_a_known_activation_is_recognised(module):
+    activation = as_activation(module())
+    assert ACTIVATIONS[activation.name] is activation
+    assert_equal(activation.function(SAMPLES), module()(SAMPLES))
+
+
+def test_a_module_that_works_in_place_is_read_as_one_that_does_not():
+    relu, elu = nn.ReLU(inplace=True), nn.ELU(0.5, inplace=True)
+    assert as_activation(relu) is ACTIVATIONS["relu"]
+    y = SAMPLES.clone()
+    assert_equal(as_activation(elu).function(y), nn.ELU(0.5)(SAMPLES))
+    assert torch.equal(y, SAMPLES)
+    assert relu.inplace
+    assert elu.inplace
+    assert rv.Network.dense(2, (3, 3), 1, activation=relu).machine.executor == "native" or native.extension is None
 
 
 @pytest.mark.parametrize(("name", "moment"), [("identity", 1), ("relu", 0.5), ("sin", (1 - math.exp(-2)) / 2)])

@@ -2,11 +2,12 @@
 
 import operator
 from collections.abc import Iterator, Sequence
-from copy import copy
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
+
+from ..structure.activation import out_of_place
 
 
 class Operation(NamedTuple):
@@ -48,13 +49,6 @@ def trace(module: nn.Module, example: Sequence[Tensor]) -> tuple[list[str], list
             )
     operations = list(_operations(traced, recorder.values))
     return inputs, operations, {node.name: value for node, value in recorder.values.items()}
-
-
-def out_of_place(module: nn.Module) -> nn.Module:
-    """A copy of a module like `nn.ReLU(inplace=True)` that leaves its input as it is."""
-    module = copy(module)
-    module.inplace = False  # pyright: ignore  # an attribute of PyTorch's own modules
-    return module
 
 
 class _Tracer(fx.Tracer):

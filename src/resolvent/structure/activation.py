@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 
 import torch
@@ -101,6 +102,33 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 
 
+MODULES = {
+    (type(module), repr(module)): name
+    for name, module in dict(
+        identity=nn.Identity(),
+        tanh=nn.Tanh(),
+        sigmoid=nn.Sigmoid(),
+        relu=nn.ReLU(),
+        leaky_relu=nn.LeakyReLU(),
+        elu=nn.ELU(),
+        selu=nn.SELU(),
+        gelu=nn.GELU(),
+        gelu_tanh=nn.GELU("tanh"),
+        silu=nn.SiLU(),
+        softplus=nn.Softplus(),
+        softsign=nn.Softsign(),
+    ).items()
+}
+"""PyTorch's modules that are one of these."""
+
+
+def out_of_place(module: nn.Module) -> nn.Module:
+    """A copy of a module like `nn.ReLU(inplace=True)` that leaves its input as it is."""
+    module = copy(module)
+    module.inplace = False  # pyright: ignore  # an attribute of PyTorch's own modules
+    return module
+
+
 def as_activation(activation: str | Pointwise | nn.Module | Activation) -> Activation:
     """The activation of that name, or a checked custom one with the slope of its derivative."""
     if isinstance(activation, Activation):
@@ -111,6 +139,10 @@ def as_activation(activation: str | Pointwise | nn.Module | Activation) -> Activ
         return ACTIVATIONS[activation]
     if not callable(activation) or isinstance(activation, type):
         raise TypeError(f"activation must be a name, a function or a module, got {activation!r}")
+    if isinstance(activation, nn.Module):
+        activation = out_of_place(activation) if getattr(activation, "inplace", False) else activation
+        if (type(activation), repr(activation)) in MODULES:
+            return ACTIVATIONS[MODULES[type(activation), repr(activation)]]
     for known in ACTIVATIONS.values():
         if activation is known.function:
             return known
