@@ -6,13 +6,13 @@ Without a GPU they are interpreted.
 import pytest
 import torch
 from cases import randomize, read_part
-from kernels import DEVICE, MARKS, _triton, launches_of
+from kernels import DEVICE, MARKS, _triton, launches_of, schedule_of
 from tolerance import assert_near
 
 import resolvent as rv
-from resolvent.structure.activation import Slope
-from resolvent.sweep import stages as _stages
-from resolvent.sweep import sweep as _sweep
+from resolvent.structure.sigma import FUNCTION, ITSELF, SLOPE_AT, ZERO, Sigma
+from resolvent.sweep import cut as _cut
+from resolvent.sweep.steps import steps
 
 pytestmark = MARKS
 
@@ -20,18 +20,18 @@ pytestmark = MARKS
 def check(machine, batch):
     machine = randomize(machine.to(DEVICE, torch.float16)).requires_grad_(False)
     machine.weight.div_(machine.partition.total**0.5)
-    n, plan = machine.partition.total, machine._plan_at(1, 0)
+    n, system = machine.partition.total, machine.system
     weight, points = machine.weight, [torch.randn(batch, n, device=DEVICE).half() for _ in range(3)]
-    for way, sigma in ((plan, machine.activation), (plan.dual, Slope(machine.activation, points[2], None))):
-        exact = Slope(machine.activation, points[2].float(), None) if isinstance(sigma, Slope) else sigma
+    for way, sigma in ((system, ITSELF), (system.dual, Sigma(SLOPE_AT, points[2]))):
+        exact = sigma if sigma is ITSELF else Sigma(SLOPE_AT, points[2].float())
         W, y0, *both = (x.float() for x in (weight, *points[:2]))
         for z0, exact_z0 in ((points[1], *both), (None, None)):
-            expected = _sweep._step_by_step(machine.operator, way, exact, W, y0, exact_z0, None)
-            actual = _triton.sweep(machine.operator, way, sigma, weight, points[0], z0, None)
+            expected = steps(way, exact, W, None, y0, exact_z0)
+            actual = _triton.sweep(way, sigma, weight, None, points[0], z0)
             for a, e in zip(actual, expected, strict=True):
                 assert a.dtype == torch.float16
                 assert_near(a, e)
-    Q = _triton.cotangent(machine.operator, plan, *points[:2])
+    Q = _triton.cotangent(system, *points[:2])
     assert_near(Q, (points[0].float().mT @ points[1].float()).where(read_part(machine).to(DEVICE), 0))
 
 
@@ -54,13 +54,13 @@ def test_the_sweep_is_exact_up_to_rounding(sizes, batch):
 )
 def test_equal_blocks_share_a_stage(sizes, window, activations, missing, widest, monkeypatch):
     """As many as one may have, as there are in a window, of the same σ, or that are fed by all of it."""
-    monkeypatch.setattr(_stages, "_window", lambda *_: window)
+    monkeypatch.setattr(_cut, "_window", lambda *_: window)
     connections = torch.ones(len(sizes), len(sizes), dtype=torch.bool).tril(-1)
     if missing is not None:
         connections[missing] = False
     activations = activations * (len(sizes) // len(activations))
     machine = rv.DenseMachine(sizes, activations, connections=connections)
-    schedule = _stages.schedule_of(machine._plan_at(1, 0), machine.activation.codes, True)
+    schedule = schedule_of(machine, half=True)
     assert (schedule.grouped, schedule.width) == (sizes[1], widest)
     check(machine, batch=270)
 
@@ -80,7 +80,7 @@ def test_blocks_of_the_width_that_most_channels_have_share_a_stage(sizes, batch,
     used = launches_of(monkeypatch)
     machine = rv.DenseMachine(sizes, "tanh", device=DEVICE, dtype=torch.float16).requires_grad_(False)
     y0 = torch.zeros(batch, sum(sizes), device=DEVICE, dtype=torch.float16)
-    _triton.sweep(machine.operator, machine._plan_at(1, 0), machine.activation, machine.weight, y0, None, None)
+    _triton.sweep(machine.system, ITSELF, machine.weight, None, y0, None)
     assert used[0].schedule.grouped == grouped
 
 
@@ -89,7 +89,7 @@ def test_tanh_is_exact_to_the_next_number():
     """For each of them, in one launch of a machine that is σ alone."""
     y0 = torch.arange(-(2**15), 2**15, device=DEVICE).short().view(torch.float16).reshape(-1, 16)
     machine = rv.DenseMachine((16,), "tanh", bias=False, device=DEVICE, dtype=torch.float16).requires_grad_(False)
-    _, z = _triton.sweep(machine.operator, machine._plan(y0), machine.activation, machine.weight, y0, None, None)
+    _, z = _triton.sweep(machine.system, ITSELF, machine.weight, None, y0, None)
     expected = torch.tanh(y0.double())
     ulp = (2.0 ** torch.frexp(expected)[1].clamp(min=-13)) * 2**-11
     assert torch.equal(z.isnan(), y0.isnan())
@@ -101,10 +101,10 @@ def test_sigma_is_zero_beyond_the_lengths_in_a_stage_of_equal_blocks():
     randomize(machine).requires_grad_(False).weight.div_(48**0.5)
     y0, z0 = (torch.randn(270, 2, 48, device=DEVICE).half() for _ in range(2))
     inside = machine._inside(torch.arange(270, device=DEVICE) % 3, y0)
-    plan = machine._plan(y0)
-    y, z = _triton.sweep(machine.operator, plan, machine.activation, machine.weight, y0, z0, inside)
-    exact = (machine.operator, plan, machine.activation, machine.weight.float(), y0.float(), z0.float(), inside)
-    for actual, expected in zip((y, z), _sweep._step_by_step(*exact), strict=True):
+    sigma = Sigma(FUNCTION, inside=inside)
+    y, z = _triton.sweep(machine.system, sigma, machine.weight, None, y0, z0)
+    exact = (machine.system, sigma, machine.weight.float(), None, y0.float(), z0.float())
+    for actual, expected in zip((y, z), steps(*exact), strict=True):
         assert_near(actual, expected)
 
 
@@ -114,9 +114,8 @@ def test_an_infinite_z_in_a_stage_of_equal_blocks_leaves_alone_what_it_does_not_
     machine.requires_grad_(False).weight.fill_(0.01)  # what is not read, too
     y0 = torch.ones(270, 48, device=DEVICE).half()
     y0[:, 20] = torch.inf
-    plan = machine._plan(y0)
-    y, _ = _triton.sweep(machine.operator, plan, machine.activation, machine.weight, y0, None, None)
-    u, _ = _triton.sweep(machine.operator, plan.dual, None, machine.weight, y0, y0, None)
+    y, _ = _triton.sweep(machine.system, ITSELF, machine.weight, None, y0, None)
+    u, _ = _triton.sweep(machine.system.dual, ZERO, machine.weight, None, y0, y0)
     for x, fed in ((y, slice(32, None)), (u, slice(16))):
         infinite = y0.isinf()
         infinite[:, fed] = True

@@ -102,7 +102,7 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 
 
-MODULES = {
+MODULES: dict[tuple[type, str], str] = {
     (type(module), repr(module)): name
     for name, module in dict(
         identity=nn.Identity(),

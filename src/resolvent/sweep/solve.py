@@ -244,8 +244,8 @@ class _WeightCotangent(Function):
 
     @staticmethod
     def vmap(info, in_dims, system, v, z, members):
-        pair: Any = (_with_axis(x, dim, 0, info.batch_size) for x, dim in zip((v, z), in_dims[1:3], strict=True))
-        return _cotangent(system, *pair, members + 1), 0
+        factors: Any = [_with_axis(x, dim, 0, info.batch_size) for x, dim in zip((v, z), in_dims[1:3], strict=True)]
+        return _cotangent(system, factors[0], factors[1], members + 1), 0
 
 
 class _WeightCotangentForwardMode(_WeightCotangent):

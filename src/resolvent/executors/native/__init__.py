@@ -117,7 +117,12 @@ def _steps(steps: tuple[Step, ...]) -> tuple[int, ...]:
 
 
 def _may_be_copied(tensors: tuple) -> bool:
-    return all(x is None or (type(x) in pytorch.PLAIN and x.layout is torch.strided) for x in tensors)
+    """Whether these are plain tensors in memory, of which the extension wants contiguous ones."""
+    return all(x is None or (_is_plain(x) and not pytorch.was_freed(x)) for x in tensors)
+
+
+def _is_plain(x: Tensor) -> bool:
+    return type(x) in pytorch.PLAIN and x.layout is torch.strided
 
 
 def _contiguous(x: Tensor | None) -> Tensor | None:

@@ -99,19 +99,13 @@ def sigma(x, value, code, SLOPE: tl.constexpr, CODES: tl.constexpr, KNOWN: tl.co
     return out
 
 
+# fmt: off
 @triton.jit
 def z_of(
-    y,
-    slope,
-    shift,
-    kept,
-    code,
-    SIGMA: tl.constexpr,
-    CODES: tl.constexpr,
-    SILENT: tl.constexpr,
-    HAS_Z0: tl.constexpr,
-    dtype: tl.constexpr,
+    y, slope, shift, active, code,
+    SIGMA: tl.constexpr, CODES: tl.constexpr, MASKED: tl.constexpr, HAS_Z0: tl.constexpr, dtype: tl.constexpr,
 ):
+    # fmt: on
     """z = σ(y) + z0, of y as it is stored and as z will be."""
     y = y.to(dtype).to(tl.float32)
     if SIGMA == 0:
@@ -120,8 +114,8 @@ def z_of(
         s = sigma(y, y, code, False, CODES, False)
     else:
         s = slope * y
-    if SILENT:
-        s = tl.where(kept, s, 0)
+    if MASKED:
+        s = tl.where(active, s, 0)
     if HAS_Z0:
         s += shift
     return s.to(dtype)

@@ -26,28 +26,14 @@ def _fed(y, z, W, edge, c, WIDTH: tl.constexpr, TRANSPOSED: tl.constexpr):
     return y + z * W if WIDTH else tl.where(edge <= c if TRANSPOSED else edge > c, y + z * W, y)
 
 
+# fmt: off
 @triton.jit
 def narrow(
-    total,
-    W_group,
-    edge,
-    begin,
-    end,
-    column,
-    at_point,
-    z_shift,
-    kept,
-    code,
-    SOURCE: tl.constexpr,
-    EVEN: tl.constexpr,
-    WIDTH: tl.constexpr,
-    TRANSPOSED: tl.constexpr,
-    SIGMA: tl.constexpr,
-    CODES: tl.constexpr,
-    SILENT: tl.constexpr,
-    HAS_Z0: tl.constexpr,
-    dtype: tl.constexpr,
+    total, W_group, edge, begin, end, column, at_point, z_shift, active, code,
+    SOURCE: tl.constexpr, EVEN: tl.constexpr, WIDTH: tl.constexpr, TRANSPOSED: tl.constexpr,
+    SIGMA: tl.constexpr, CODES: tl.constexpr, MASKED: tl.constexpr, HAS_Z0: tl.constexpr, dtype: tl.constexpr,
 ):
+    # fmt: on
     """y of narrow blocks that share a stage, channel after channel, from what comes to them from elsewhere.
 
     What a channel feeds are columns of later blocks or, for the dual, of earlier ones. A thread has panels of four
@@ -59,7 +45,7 @@ def narrow(
     edge = _columns(edge, TRANSPOSED)
     slope = _columns(at_point, TRANSPOSED) if SIGMA >= 2 else sums
     shift = _columns(z_shift, TRANSPOSED) if HAS_Z0 else sums
-    keep = _columns(kept.to(tl.int32), TRANSPOSED) if SILENT else sums
+    active_in = _columns(active.to(tl.int32), TRANSPOSED) if MASKED else sums
     y = sums  # as they are when their turn comes, after which they become anything
     panel = tl.arange(0, total.shape[1] // 4)[None, :]
     step = -1 if TRANSPOSED else 1
@@ -81,7 +67,7 @@ def narrow(
                 for h in tl.static_range(j // WIDTH * WIDTH if WIDTH else j):
                     new = _fed(new, z[h], W[h][j], edge[j], first + h * step, WIDTH, TRANSPOSED)
                 y_turn += (tl.where(panel == turn, new, y[j]),)
-                new = z_of(new, slope[j], shift[j], keep[j] != 0, code, SIGMA, CODES, SILENT, HAS_Z0, dtype)
+                new = z_of(new, slope[j], shift[j], active_in[j] != 0, code, SIGMA, CODES, MASKED, HAS_Z0, dtype)
                 z += (new.to(tl.float32),)
             y = y_turn
             for j in tl.static_range(4):

@@ -13,64 +13,28 @@ import triton.language as tl
 from .activation import sigma, z_of
 from .group import block, narrow
 
-FIELDS = tl.constexpr(14)  # of a stage: see `_stages`
+FIELDS = tl.constexpr(14)  # of a stage: see `Schedule.stages`
 
 
+# Its arguments are many since a launch has flat ones: each is a pointer, a number, or a constant that Triton compiles
+# for, and what it has compiled is launched with all of them in this order.
+# fmt: off
 @triton.jit(do_not_specialize=["times", "history", "first", "last", "batch"])
-def sweep_kernel(
-    y,
-    z,
-    weight,
-    bias,
-    y0,
-    z0,
-    point,
-    value,
-    inside,
-    stages,
-    sources,
-    edges,
-    times,
-    history,
-    first,
-    last,
-    batch,
-    n: tl.constexpr,
-    SOURCE: tl.constexpr,
-    TO: tl.constexpr,
-    UNIT: tl.constexpr,
-    ROW: tl.constexpr,
-    COLUMN: tl.constexpr,
-    CONV: tl.constexpr,
-    BEFORE: tl.constexpr,
-    LONGEST: tl.constexpr,
-    CHUNKED: tl.constexpr,
-    LONG: tl.constexpr,
-    TRANSPOSED: tl.constexpr,
-    INPUTS: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    ADDED: tl.constexpr,
-    HAS_Z0: tl.constexpr,
-    SIGMA: tl.constexpr,
-    CODES: tl.constexpr,
-    KNOWN: tl.constexpr,
-    INSIDE: tl.constexpr,
-    SILENT: tl.constexpr,
-    TIMES: tl.constexpr,
-    ROWS: tl.constexpr,
-    N_TILE: tl.constexpr,
-    K_TILE: tl.constexpr,
-    EVEN: tl.constexpr,
-    VAST: tl.constexpr,
-    GROUPED: tl.constexpr,
-    WIDTH: tl.constexpr,
-    DOT: tl.constexpr,
-    PRECISION: tl.constexpr,
+def sweep_kernel(  # noqa: C901  # a kernel is one function: what it has in registers ends with it
+    y, z, weight, bias, y0, z0, point, value, inside, stages, sources, edges, times, history, first, last, batch,
+    n: tl.constexpr, SOURCE: tl.constexpr, TO: tl.constexpr, UNIT: tl.constexpr,
+    ROW: tl.constexpr, COLUMN: tl.constexpr, CONV: tl.constexpr, BEFORE: tl.constexpr,
+    LONGEST: tl.constexpr, CHUNKED: tl.constexpr, LONG: tl.constexpr, TRANSPOSED: tl.constexpr,
+    INPUTS: tl.constexpr, HAS_BIAS: tl.constexpr, ADDED: tl.constexpr, HAS_Z0: tl.constexpr,
+    SIGMA: tl.constexpr, CODES: tl.constexpr, KNOWN: tl.constexpr, INSIDE: tl.constexpr, MASKED: tl.constexpr,
+    TIMES: tl.constexpr, ROWS: tl.constexpr, N_TILE: tl.constexpr, K_TILE: tl.constexpr, EVEN: tl.constexpr,
+    WIDE_INDEX: tl.constexpr, GROUPED: tl.constexpr, WIDTH: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr,
 ):
+    # fmt: on
     dtype: tl.constexpr = y.dtype.element_ty
     row = tl.arange(0, ROWS)
-    sample = row // TIMES  # of this program, so that places in memory are small numbers, unless a sample is vast
-    if VAST:
+    sample = row // TIMES  # of this program, so that places in memory are small numbers, unless a sample is large
+    if WIDE_INDEX:
         sample = sample.to(tl.int64)
     begins = tl.program_id(0).to(tl.int64) * (ROWS // TIMES)
     mine = (begins + sample < batch) & (row < ROWS // TIMES * TIMES)
@@ -108,7 +72,7 @@ def sweep_kernel(
         z_shift = total
         at_point = total
         at_value = total
-        kept = mask
+        active = mask  # where σ acts
         if INPUTS:  # the first channels, which y0 has
             given = sample * (times * INPUTS) + t * (ROW if CONV else INPUTS)
             has = here[:, None] & (column < tl.minimum(end, INPUTS))[None, :]
@@ -123,9 +87,9 @@ def sweep_kernel(
         if KNOWN:
             at_value = tl.load(value + at, mask, 0)
         if INSIDE:
-            kept = tl.load(inside + at, mask, 0) != 0
-        if SILENT:  # σ is 0 where it is not kept
-            kept = kept & (code >= 0)
+            active = tl.load(inside + at, mask, 0) != 0
+        if MASKED:  # σ is 0 elsewhere
+            active = active & (code >= 0)
         parts = tl.zeros((1 if DOT else K_TILE, N_TILE), tl.float32)  # of the sum over sources, for one row
         for source in range(next_source - 1, tl.load(stage + 11)):  # the first one came with the stage
             if source >= next_source:
@@ -178,27 +142,12 @@ def sweep_kernel(
                 total = tl.where((column < end)[None, :], total, 0)  # what is not there feeds nothing
                 every = tl.zeros((ROWS, 1), tl.int32) + column[None, :]
                 edge = tl.load(edges + every, every < end, n if TRANSPOSED else 0)
+                # fmt: off
                 total = narrow(
-                    total,
-                    W_group,
-                    edge,
-                    begin,
-                    end,
-                    column,
-                    at_point,
-                    z_shift,
-                    kept,
-                    code,
-                    SOURCE,
-                    EVEN,
-                    WIDTH,
-                    TRANSPOSED,
-                    SIGMA,
-                    CODES,
-                    SILENT,
-                    HAS_Z0,
-                    dtype,
+                    total, W_group, edge, begin, end, column, at_point, z_shift, active, code,
+                    SOURCE, EVEN, WIDTH, TRANSPOSED, SIGMA, CODES, MASKED, HAS_Z0, dtype,
                 )
+                # fmt: on
         if GROUPED > 1:  # block after block, of which the last one feeds none
             others = ((end - begin) // GROUPED - 1) * tl.load(stage + 6)
             for i in tl.range(0, others, num_stages=3):
@@ -208,13 +157,13 @@ def sweep_kernel(
                 W = tl.load(W_rows) if EVEN else tl.load(W_rows, (column < end)[None, :], 0)
                 slope_b = block(at_point, b, GROUPED) if SIGMA >= 2 else 0
                 shift_b = block(z_shift, b, GROUPED) if HAS_Z0 else 0
-                kept_b = block(kept.to(tl.float32), b, GROUPED) != 0 if SILENT else 0
+                active_b = block(active.to(tl.float32), b, GROUPED) != 0 if MASKED else 0
                 y_b = block(total, b, GROUPED)
-                z_b = z_of(y_b, slope_b, shift_b, kept_b, code, SIGMA, CODES, SILENT, HAS_Z0, dtype)
+                z_b = z_of(y_b, slope_b, shift_b, active_b, code, SIGMA, CODES, MASKED, HAS_Z0, dtype)
                 fed = column < begin + b * GROUPED if TRANSPOSED else column >= begin + (b + 1) * GROUPED
                 total = tl.where(fed[None, :], tl.dot(z_b, W, total, input_precision=PRECISION), total)
         tl.store(y + at, total.to(dtype), mask)
-        new = z_of(total, at_point, z_shift, kept, code, SIGMA, CODES, SILENT, HAS_Z0, dtype)
+        new = z_of(total, at_point, z_shift, active, code, SIGMA, CODES, MASKED, HAS_Z0, dtype)
         tl.store(z + at, new, mask)
         tl.debug_barrier()
 

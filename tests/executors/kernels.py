@@ -5,11 +5,12 @@ import torch
 from cases import randomize
 from tolerance import assert_same
 
-from resolvent.structure.activation import Slope
-from resolvent.sweep import sweep as _sweep
+from resolvent.structure.sigma import FUNCTION, NONE, SLOPE, SLOPE_AT, Sigma
+from resolvent.sweep import stages
+from resolvent.sweep.steps import accumulate, steps
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-_triton = pytest.importorskip("resolvent.executors.triton.sweep")
+_triton = pytest.importorskip("resolvent.executors.triton.executor")
 MARKS = [
     pytest.mark.unchecked,  # run-time type checks would rewrite the kernel
     pytest.mark.usefixtures("uninitialized_memory_is_nan", "schedules_of_their_own"),
@@ -24,29 +25,30 @@ def check(machine, time_steps=None, history=0, lengths=None, batch=2):
     event = [n] if time_steps is None else [time_steps, n]
     shape = (batch, *(reversed(event) if machine.kind == "conv" else event))
     y0, z0, u0, v0 = (torch.randn(shape, device=DEVICE) for _ in range(4))
-    plan = machine._plan(y0, history)
+    system, weight, activation = machine.system, machine.weight, machine.activation
     inside = None if lengths is None else machine._inside(lengths, y0)
-    sigma = machine.activation
-    y, z = same(machine.operator, plan, sigma, machine.weight, y0, z0, inside)
+
+    def sigma(mode, point=None, value=None):
+        return Sigma(mode, point, value, inside, history)
+
+    y, z = same(system, sigma(FUNCTION), weight, None, y0, z0)
     if not history:
-        y, z = same(machine.operator, plan, sigma, machine.weight, y0, None, inside)
-        short = y0.narrow(machine.operator.channel_axis, 0, n // 2)
-        same(machine.operator, plan, sigma, machine.weight, short, z0, inside, machine.bias)
-    for way in (plan, plan.dual):
-        slopes = (Slope(sigma, y, None), Slope(sigma, y, sigma(y)), sigma.slope(y), None)
+        y, z = same(system, sigma(FUNCTION), weight, None, y0, None)
+        ends = machine.partition.ends
+        short = y0.narrow(machine.operator.channel_axis, 0, ends[(len(ends) - 1) // 2])
+        same(system, sigma(FUNCTION), weight, machine.bias, short, z0)
+    for way in (system, system.dual):
+        slopes = ((SLOPE_AT, y), (SLOPE_AT, y, activation(y)), (SLOPE, activation.slope(y)), (NONE,))
         for slope, (u, v) in zip(slopes, ((u0, v0), (None, v0), (u0, v0), (u0, v0)), strict=True):
-            same(machine.operator, way, slope, machine.weight, u, v, inside)
+            same(way, sigma(*slope), weight, None, u, v)
         if not history:
-            same(machine.operator, way, slopes[1], machine.weight, u0, None, inside)
+            same(way, sigma(*slopes[1]), weight, None, u0, None)
     if not history:
-        expected = torch.zeros_like(machine.weight)
-        for rectangle in plan.rectangles:
-            machine.operator.accumulate_cotangent(expected, v0, z, rectangle)
-        assert_same(dict(Q=_triton.cotangent(machine.operator, plan, v0, z)), dict(Q=expected))
+        assert_same(dict(Q=_triton.cotangent(system, v0, z)), dict(Q=accumulate(system, v0, z, 0)))
 
 
 def same(*arguments):
-    expected = _sweep._step_by_step(*arguments)
+    expected = steps(*arguments)
     actual = _triton.sweep(*arguments)
     assert_same(dict(zip("yz", actual, strict=True)), dict(zip("yz", expected, strict=True)))
     return expected
@@ -54,13 +56,13 @@ def same(*arguments):
 
 def launches_of(monkeypatch):
     """What sweeps are launched with from now on."""
-    used, made = [], _triton._launches
+    used, made = [], _triton.launches
 
     def launches(*arguments):
         used.append(made(*arguments))
         return used[-1]
 
-    monkeypatch.setattr(_triton, "_launches", launches)
+    monkeypatch.setattr(_triton, "launches", launches)
     return used
 
 
@@ -68,3 +70,8 @@ def constants(launches):
     """Those of the kernel, by their names."""
     names = _triton.sweep_kernel.arg_names[-len(launches.constants) :]
     return dict(zip(names, launches.constants, strict=True))
+
+
+def schedule_of(machine, half=False, transposed=False, steps=1, history=0):
+    system = machine.system.dual if transposed else machine.system
+    return stages.schedule_of(system, stages.Extent(steps, history), system.codes, half)
