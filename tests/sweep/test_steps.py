@@ -196,6 +196,7 @@ class Doubled(Dense):
         super().add_product(y, z, 2 * W, product, transposed)
 
 
+@pytest.mark.unchecked
 def test_a_subclass_of_a_known_operator_is_not_computed_as_it():
     """Nor is an activation that is like a known one but not the one of the table."""
     machine = rv.StructuredMachine(Doubled(3), (1, 2), "identity", bias=False, dtype=torch.float64)  # type: ignore

@@ -10,6 +10,7 @@ from ..machine import Machine, Point
 class EndofunctionMachine(Machine, nn.Module):
     """Any f of known depth d, on tensors or on dicts of tensors, solved by its depth sequence h_i = x0 + f(h_{i-1}).
 
+    >>> import torch
     >>> f = EndofunctionMachine(lambda x: torch.stack([torch.zeros_like(x[0]), x[0].sin()]), depth=1)
     >>> f(torch.tensor([0.5, 2.0]))
     tensor([0.5000, 2.4794])

@@ -1,7 +1,7 @@
 """A ready network: from an input to an output, an ordinary layer."""
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -18,6 +18,7 @@ class Network(nn.Module):
     Inputs and outputs have the layout of the machine: (..., channels), (batch, channels, *space) or (batch, time,
     channels). `net.machine` is the machine, and options that are not named here are its own.
 
+    >>> import torch
     >>> net = Network.dense(2, (16, 16), 1, activation="tanh")
     >>> net(torch.randn(32, 2)).shape
     torch.Size([32, 1])
@@ -33,14 +34,14 @@ class Network(nn.Module):
     @classmethod
     def dense(
         cls, inputs: int, hidden: Sequence[int], outputs: int, activation: str | Pointwise = "tanh", **options: Any
-    ) -> Self:
+    ) -> "Network":
         """A perceptron in which each layer sees all before it."""
         return cls(DenseMachine((inputs, *hidden, outputs), _between(activation, hidden), **options))
 
     @classmethod
     def conv(
         cls, inputs: int, hidden: Sequence[int], outputs: int, activation: str | Pointwise = "relu", **options: Any
-    ) -> Self:
+    ) -> "Network":
         """A convolutional network in which each layer sees all before it."""
         return cls(ConvMachine((inputs, *hidden, outputs), _between(activation, hidden), **options))
 
@@ -54,7 +55,7 @@ class Network(nn.Module):
         *,
         connections: Any = "recurrent",
         **options: Any,
-    ) -> Self:
+    ) -> "Network":
         """A recurrent network in which each layer sees all before it and, at later steps, hidden layers themselves."""
         machine = RecurrentMachine(
             (inputs, *hidden, outputs), _between(activation, hidden), connections=connections, **options

@@ -20,7 +20,7 @@ class Numbers:
 
     `table` has the (i, j, k, c); products of more than `order` of the e's vanish. The reals have no axis.
 
-    >>> Numbers(((0, 0, 0, 1), (0, 1, 1, 1), (1, 0, 1, 1)), order=1).size  # a + b ε with ε² = 0
+    >>> Numbers(((0, 0, 0, 1.0), (0, 1, 1, 1.0), (1, 0, 1, 1.0)), order=1).size  # a + b ε with ε² = 0
     2
     """
 
