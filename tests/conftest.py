@@ -30,7 +30,7 @@ def schedules_of_their_own():
     from resolvent.executors.triton import launches  # here, since it imports Triton
     from resolvent.sweep import stages, system
 
-    caches = system.system, stages.schedule_of, stages.cover, launches.launches
+    caches = system._interned, stages.schedule_of, stages.cover, launches.launches
     for cache in caches:
         cache.cache_clear()
     yield

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from kinds import ALL_KINDS
+from kinds import ALL_KINDS, Kind
 from tolerance import assert_equal
 from torch import Tensor
 
@@ -95,11 +95,11 @@ def test_a_cofiltration_is_a_chain_of_projections_as_long_as_the_depth(name):
     """Definition 2: P_0 f = f, P_i Df P_{i-1} = Df P_{i-1}, d = depth; Proposition 3: so it is for the derivatives."""
     kind = ALL_KINDS[name]()
     x = kind.draw()
-    try:
-        chain = kind.machine.cofiltration(x)
-    except AttributeError:
-        assert "function" in name  # of which nothing but the depth is known
+    if "function" in name:
+        with pytest.raises(ValueError, match="of a EndofunctionMachine nothing but its depth is known"):
+            kind.machine.cofiltration(x)
         return
+    chain = kind.machine.cofiltration(x)
     assert len(chain) == kind.machine.depth_at(x) + 1
     assert rv.is_cofiltration(kind.machine, chain, at=x)
     assert rv.is_cofiltration(kind.machine.tangent(x), chain, at=x)
@@ -122,3 +122,12 @@ def test_missing_parts_are_zero(name):
         assert_same(kind.machine.resolvent((y, None)), kind.machine.resolvent((y, 0 * z)))
         assert_same(kind.machine.resolvent((None, z)), kind.machine.resolvent((0 * y, z)))
         assert_same(kind.machine.endofunction((None, z)), kind.machine.endofunction((0 * y, z)))
+
+
+def test_torch_func_sees_the_derivatives_of_the_endofunction(name):
+    kind = ALL_KINDS[name]()
+    x, dx, cotangent = kind.draw(), kind.draw(), kind.draw()
+    f, (tangent, dual) = kind.machine.endofunction, (family.Tangent(kind.machine, x), family.Dual(kind.machine, x))
+    assert_same(torch.func.jvp(f, (x,), (dx,))[1], tangent.endofunction(dx))
+    plain = Kind(kind.machine, kind.draw)  # in whose dual u belongs to y
+    assert_equal(plain.pairing(tangent.endofunction(dx), cotangent), plain.pairing(dx, dual.endofunction(cotangent)))

@@ -21,6 +21,8 @@ class NotAMachine(ValueError):
 class Machine(metaclass=ABCMeta):
     """An endofunction f of X that can be inverted: its resolvent R_f = (id - f)^-1 exists, and has finite depth."""
 
+    __slots__ = ()
+
     @abstractmethod
     def endofunction(self, x: Point) -> Point:
         """f(x)."""
@@ -45,6 +47,10 @@ class Machine(metaclass=ABCMeta):
         """The h with h = x0 + f(h): where its depth sequence ends (Theorem 1)."""
         return self.depth_sequence(x0)[-1]
 
+    def cofiltration(self, x: Point = None) -> list[Projection]:
+        """Projections P_0 … P_d = 0 of points like x, onto what is not final after each step (Definition 2)."""
+        raise ValueError(f"of a {type(self).__name__} nothing but its depth is known: it has no cofiltration")
+
     def tangent(self, x: Point) -> "Linear":
         """Df(x), a machine (Proposition 2). Its resolvent at x = R_f(x0) is the derivative of R_f at x0."""
         return Tangent(self, x)
@@ -63,6 +69,8 @@ class Machine(metaclass=ABCMeta):
 class Linear(Machine):
     """A linear machine: its tangent is itself, and the dual of its dual acts as it does."""
 
+    __slots__ = ()
+
     def tangent(self, x: Point = None) -> "Linear":
         return self
 
@@ -78,28 +86,28 @@ class Tangent(Linear):
         self.machine, self.x = machine, x
 
     def endofunction(self, x: Point) -> Point:
-        at, names, missing = _floats(self.x), list(_parts(self.x)), _parts(x)
-        tangents = {name: missing[name] if name in missing else torch.zeros_like(at[name]) for name in at}
-        return self._like(torch.func.jvp(self._on_floats, (at,), (tangents,))[1], names)
+        at, given = _floats(self.x), _parts(x)
+        tangents = {name: given[name] if name in given else torch.zeros_like(at[name]) for name in at}
+        return self._like(torch.func.jvp(self._on_floats, (at,), (tangents,))[1])
 
     def depth_at(self, x: Point) -> int:
         return self.machine.depth_at(self.x)
 
     def cofiltration(self, x: Point = None) -> list[Projection]:
         """That of f: Df maps V_{i-1} into V_i (Definition 2)."""
-        return self.machine.cofiltration(self.x)  # pyright: ignore  # where f has one
+        return self.machine.cofiltration(self.x)
 
     def dual(self, x: Point = None) -> "Dual":
         return Dual(self.machine, self.x)
 
     def _on_floats(self, at: dict[Any, Tensor]) -> dict[Any, Tensor]:
-        return _floats(self.machine.endofunction(self._like(_parts(self.x) | at, list(_parts(self.x)))))
+        return _floats(self.machine.endofunction(self._like(_parts(self.x) | at)))
 
-    def _like(self, parts: dict[Any, Tensor], names: list) -> Point:
+    def _like(self, parts: dict[Any, Tensor]) -> Point:
         """The parts as a point of the kind of x."""
         if isinstance(self.x, Tensor):
             return parts[None]
-        return parts if isinstance(self.x, Mapping) else tuple(parts.get(name) for name in names)
+        return parts if isinstance(self.x, Mapping) else tuple(parts.get(i) for i in range(len(self.x)))
 
 
 class Dual(Tangent):
@@ -109,7 +117,7 @@ class Dual(Tangent):
         at, given = _floats(self.x), _parts(x)
         image, pull = torch.func.vjp(self._on_floats, at)[:2]
         cotangents = {name: given[name] if name in given else torch.zeros_like(value) for name, value in image.items()}
-        return self._like(pull(cotangents)[0], list(_parts(self.x)))
+        return self._like(pull(cotangents)[0])
 
     def cofiltration(self, x: Point = None) -> list[Projection]:
         return annihilators(super().cofiltration())
@@ -168,8 +176,7 @@ def _refuse_to_add(f: Any, g: Any) -> Any:
     """Sums are of machines whose points have named parts; those of the algebra add by themselves."""
     if not (isinstance(f, Machine) and isinstance(g, Machine)):
         return NotImplemented
-    unnamed = type(g if hasattr(f, "layers") else f).__name__
     raise TypeError(
-        f"a {unnamed} has no named parts to add by: put it in a sum as Layer(machine, reads=…, writes=…) "
-        "or, if it is structured, as machine.as_sum()"
+        f"{type(f).__name__} and {type(g).__name__} do not add: sums are of layers between named parts. A machine is "
+        "put in one as Layer(machine, reads=…, writes=…) or, if it is structured, as machine.as_sum()"
     )

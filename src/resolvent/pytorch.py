@@ -97,7 +97,7 @@ def apply(function: type[Function]) -> Callable:
 
 def alive(*args: Any) -> tuple:
     """Arguments for `apply`, of which some may be wrappers that `torch.func` left: nothing public unwraps them."""
-    for x in args:
+    for x in () if is_compiling() else args:
         if type(x) is Tensor and is_functorch_wrapped_tensor(x):
             return unwrap_dead_wrappers(args)
     return args
@@ -131,6 +131,11 @@ def weight_and_bias(module: Any) -> tuple[Any, Any]:
     if "weight" in parameters and "bias" in parameters:
         return parameters["weight"], parameters["bias"]
     return module.weight, module.bias
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether calling a module does more than its `forward`. Nothing public says so."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def allows_tf32() -> bool:

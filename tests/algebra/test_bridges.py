@@ -179,6 +179,7 @@ def test_from_module_takes_a_machine_for_one_layer():
     f = rv.Sum.from_module(nn.Sequential(machine, nn.Tanh()), torch.randn(4, 2))
     assert f.depth == 2
     assert rv.Sum.from_module(machine, torch.randn(4, 2)).depth == 1
+    assert rv.Sum.from_module(nn.Sequential(rv.Network.dense(2, (3,), 1), nn.Tanh()), torch.randn(4, 2)).depth == 2
 
 
 def test_integers_are_constants_of_the_derivatives():

@@ -109,21 +109,28 @@ DENSE_CALLS = [
     (
         lambda m: m(torch.zeros(4, 12)),
         ValueError,
-        r"y0 of shape \(4, 12\) has 12 channels, the machine takes 2, 6, 9 or 10, whole blocks, in the layout \(\.\.\., channels\): sizes=\(2, 4, 3, 1\)",
+        r"x has shape \(4, 12\), the machine takes 2 channels, its first block, or all 10, in the layout \(\.\.\., channels\)",
     ),
     (lambda m: m(torch.zeros(4, 2, dtype=torch.int64)), TypeError, r"y0 is torch.int64, the machine is torch.float32"),
     (lambda m: m(torch.zeros(4, 2).double()), TypeError, r"y0 is torch.float64, the machine is torch.float32"),
     (lambda m: m(torch.zeros(4, 2, dtype=torch.complex64)), TypeError, r"y0 is torch.complex64"),
     (lambda m: m(torch.zeros(4, 2, device="meta")), ValueError, r"y0 is on meta, the machine is on cpu"),
-    (lambda m: m([1.0, 2.0]), TypeError, r"y0 must be a tensor, got list"),
-    (lambda m: m(None), ValueError, r"one of y0, z0 must be given"),
+    (lambda m: m([1.0, 2.0]), TypeError, r"x must be a tensor, got list"),
+    (lambda m: m.solve([1.0, 2.0]), TypeError, r"y0 must be a tensor, got list"),
+    (lambda m: m(None), TypeError, r"x must be a tensor, got NoneType"),
+    (lambda m: m.solve(None), ValueError, r"one of y0, z0 must be given"),
+    (lambda m: m.endofunction((None, None)), ValueError, r"one of y, z must be given"),
+    (lambda m: m.dual(torch.zeros(4, 10)).endofunction((torch.zeros(4, 2), None)), ValueError, r"u of shape \(4, 2\)"),
+    (lambda m: m.tangent((None, None)).solve(torch.zeros(4, 2)), ValueError, r"the point y must be given"),
+    (lambda m: m.tangent(3).solve(torch.zeros(4, 2)), TypeError, r"y must be a tensor, got int"),
     (
         lambda m: m.dual(torch.zeros(4, 2)).solve(torch.zeros(4, 10)),
         ValueError,
         r"y of shape \(4, 2\) has 2 channels, the machine takes all 10",
     ),
     (lambda m: m.split(torch.tensor(1.0)), ValueError, r"z has shape \(\), split needs"),
-    (lambda m: m(torch.tensor(1.0)), ValueError, r"y0 has shape \(\), the machine needs \(\.\.\., channels\)"),
+    (lambda m: m(torch.tensor(1.0)), ValueError, r"x has shape \(\), the machine takes 2 channels"),
+    (lambda m: m.solve(torch.tensor(1.0)), ValueError, r"y0 has shape \(\), the machine needs \(\.\.\., channels\)"),
     (
         lambda m: m.solve(torch.zeros(4, 2), torch.zeros(3, 2)),
         ValueError,
@@ -150,7 +157,11 @@ DENSE_CALLS = [
         ValueError,
         r"y0 of shape \(4, 3\) has 3 channels, the machine takes 2, 6, 9 or 10",
     ),
-    (lambda m: m(torch.zeros(4, 6)), ValueError, r"x of shape \(4, 6\) has 6 .* takes 2, its first block, or all 10"),
+    (
+        lambda m: m(torch.zeros(4, 6)),
+        ValueError,
+        r"x has shape \(4, 6\), the machine takes 2 channels, its first block, or all 10",
+    ),
     (lambda m: m.solve(torch.zeros(4, 5)), ValueError, r"y0 of shape \(4, 5\) has 5 channels"),
     (lambda m: m.solve(None, torch.zeros(4, 5)), ValueError, r"z0 of shape \(4, 5\) has 5 channels"),
     (
@@ -175,9 +186,13 @@ DENSE_CALLS = [
     (
         lambda m: m + rv.Layer(torch.sin, reads="a", writes="b"),
         TypeError,
-        r"a DenseMachine has no named parts to add by",
+        r"DenseMachine and Layer do not add: sums are of layers between named parts",
     ),
-    (lambda m: rv.Layer(torch.sin, reads="a", writes="b") + m, TypeError, r"put it in a sum as Layer\(machine, reads"),
+    (
+        lambda m: rv.Layer(torch.sin, reads="a", writes="b") + m,
+        TypeError,
+        r"put in one as Layer\(machine, reads=…, writes=…\)",
+    ),
     (lambda m: m + m, TypeError, r"or, if it is structured, as machine.as_sum\(\)"),
     (
         lambda m: m.split(torch.zeros(4, 9)),
@@ -188,18 +203,26 @@ DENSE_CALLS = [
 
 
 CONV_CALLS = [
-    (lambda m: m(torch.zeros(4)), ValueError, r"y0 has shape \(4,\), the machine needs \(batch, channels, space\) or"),
     (
-        lambda m: m(torch.zeros(1, 4, 2, 5)),
+        lambda m: m.solve(torch.zeros(4)),
+        ValueError,
+        r"y0 has shape \(4,\), the machine needs \(batch, channels, space\) or",
+    ),
+    (
+        lambda m: m.solve(torch.zeros(1, 4, 2, 5)),
         ValueError,
         r"y0 has shape \(1, 4, 2, 5\), the machine needs \(batch, channels",
     ),
     (
         lambda m: m(torch.zeros(4, 12, 5)),
         ValueError,
-        r"y0 of shape \(4, 12, 5\) has 12 channels, the machine takes 2, 6, 9 or 10, whole blocks, in the layout \(batch, channels, space\)",
+        r"x has shape \(4, 12, 5\), the machine takes 2 channels",
     ),
-    (lambda m: m(torch.zeros(4, 5, 2)), ValueError, r"y0 of shape \(4, 5, 2\) has 5 channels"),  # channels last
+    (
+        lambda m: m(torch.zeros(4, 5, 2)),
+        ValueError,
+        r"x has shape \(4, 5, 2\), .* in the layout \(batch, channels, space\)",
+    ),  # channels last
     (
         lambda m: m.solve(torch.zeros(4, 2, 5), torch.zeros(4, 2, 6)),
         ValueError,
@@ -207,8 +230,16 @@ CONV_CALLS = [
     ),
 ]
 RECURRENT_CALLS = [
-    (lambda m: m(torch.zeros(4)), ValueError, r"y0 has shape \(4,\), the machine needs \(batch, time, channels\) or"),
-    (lambda m: m(torch.zeros(1, 4, 2, 5)), ValueError, r"y0 has shape \(1, 4, 2, 5\), the machine needs \(batch, time"),
+    (
+        lambda m: m.solve(torch.zeros(4)),
+        ValueError,
+        r"y0 has shape \(4,\), the machine needs \(batch, time, channels\) or",
+    ),
+    (
+        lambda m: m.solve(torch.zeros(1, 4, 2, 5)),
+        ValueError,
+        r"y0 has shape \(1, 4, 2, 5\), the machine needs \(batch, time",
+    ),
     (
         lambda m: m.solve(torch.zeros(4, 5, 2), history=torch.zeros(4, 1, 2)),
         ValueError,
@@ -232,9 +263,15 @@ RECURRENT_CALLS = [
     (
         lambda m: m.step(torch.zeros(4, 1, 2), m.initial_state(4)),
         ValueError,
-        r"x has shape \(4, 1, 2\) and state \(4, 1, 10\): a step needs \(batch, inputs\) and \(batch, 1, 10\)",
+        r"x has shape \(4, 1, 2\) and state \(4, 1, 10\): a step needs \(batch, 2\) and \(batch, 1, 10\)",
     ),
     (lambda m: m.step(torch.zeros(4, 2), torch.zeros(4, 2, 10)), ValueError, r"state \(4, 2, 10\): a step needs"),
+    (
+        lambda m: m.step(torch.zeros(4, 3), m.initial_state(4)),
+        ValueError,
+        r"x has shape \(4, 3\) and state .* \(batch, 2\)",
+    ),
+    (lambda m: m.step(torch.zeros(4, 2), None), ValueError, r"x has shape \(4, 2\) and state NoneType: a step needs"),
     (lambda m: m(torch.zeros(4, 5, 2), lengths=[1, 2, 6, 0]), ValueError, r"lengths must be from 0 to 5, got 6"),
     (lambda m: m(torch.zeros(4, 5, 2), lengths=[1, 2, -1, 0]), ValueError, r"lengths must be from 0 to 5, got -1"),
     (
@@ -247,8 +284,8 @@ RECURRENT_CALLS = [
         ValueError,
         r"lengths must be integers .* got torch.float32",
     ),
-    (lambda m: m.depth, ValueError, r"a recurrent machine has no depth of its own, it grows .*: depth_at\(x\) has it"),
-    (lambda m: m.cofiltration(), ValueError, r"a recurrent machine has no depth of its own"),
+    (lambda m: m.depth, ValueError, r"a RecurrentMachine has no depth of its own, it grows with time: depth_at\(x\)"),
+    (lambda m: m.cofiltration(), ValueError, r"a RecurrentMachine has no depth of its own"),
     (lambda m: m.as_sum(0), ValueError, r"time_steps must be at least 1, got 0"),
 ]
 
@@ -265,3 +302,21 @@ def test_calls(kind, call, error, message):
     with pytest.raises(error, match=message):
         call(machine)
     assert all(torch.equal(p, before[name]) for name, p in machine.state_dict().items())
+
+
+def test_a_network_names_its_own_input():
+    with pytest.raises(
+        ValueError, match=r"x has shape \(4, 6\), the network takes 2 channels in the layout \(\.\.\., chan"
+    ):
+        rv.Network.dense(2, (3,), 1)(torch.zeros(4, 6))
+    with pytest.raises(ValueError, match="x is a list, the network takes 2 channels"):
+        rv.Network.dense(2, (3,), 1)([1.0, 2.0])
+    assert rv.Network.recurrent(2, (3,), 1, lags=0)(torch.zeros(4, 5, 2)).shape == (4, 5, 1)
+
+
+def test_a_machine_of_ones_own_is_not_saved(tmp_path):
+    machine = rv.StructuredMachine(rv.DenseMachine((1, 2)).operator, (1, 2))
+    with pytest.raises(
+        ValueError, match="a StructuredMachine is none of the library's kinds: only those can be shared"
+    ):
+        machine.save(tmp_path / "machine")

@@ -58,6 +58,8 @@ def test_the_slope_is_finite_in_float16(name):
 def test_a_known_function_is_recognised():
     assert as_activation(torch.tanh) is ACTIVATIONS["tanh"]
     assert as_activation(F.gelu) is ACTIVATIONS["gelu"]
+    for function in (F.relu, F.tanh, F.sigmoid, F.softsign):
+        assert as_activation(function) is ACTIVATIONS[function.__name__]
 
 
 @pytest.mark.parametrize("module", [*(type_ for type_, _ in MODULES), lambda: nn.GELU("tanh")])

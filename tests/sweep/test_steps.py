@@ -1,6 +1,8 @@
 """A toy of each thing that a sweep runs on: other numbers, packed weights, loops over time; and what must agree."""
 
+import gc
 import pickle
+import weakref
 from copy import deepcopy
 from typing import Any
 
@@ -85,25 +87,29 @@ def test_reals_are_numbers_without_an_axis():
     assert_equal(over(REALS, case, y0, None), case.machine.solve(y0))
 
 
-class PackedDense(Dense):
-    """W as the rectangles that are read, one after another, in one vector."""
+class Packed(rv.Operator):
+    """A dense W as the rectangles that are read, one after another, in one vector."""
+
+    event_ndim, ndims, layout = 1, range(1, 100), "(..., channels)"
 
     def __init__(self, rectangles: tuple[Rectangle, ...], channels: int):
-        super().__init__(channels)
         sizes = [len(r.to) * len(r.source) for r in rectangles]
-        object.__setattr__(self, "starts", [sum(sizes[:k]) for k in range(len(sizes))])
-        object.__setattr__(self, "weight_shape", (sum(sizes),))
+        self.channels, self.weight_shape = channels, (sum(sizes),)
+        self.starts = [sum(sizes[:k]) for k in range(len(sizes))]
 
     def entries(self, weight: Tensor, rectangle: Rectangle) -> Tensor:
-        start, rows, columns = self.starts[rectangle.k], len(rectangle.to), len(rectangle.source)  # pyright: ignore
+        start, rows, columns = self.starts[rectangle.k], len(rectangle.to), len(rectangle.source)
         return weight.narrow(-1, start, rows * columns).unflatten(-1, (rows, columns))
+
+    def apply(self, W: Tensor, z: Tensor) -> Tensor:
+        return z @ W.mT
 
 
 @given(cases(kinds=("dense",)))
 def test_a_packed_weight_is_solved_with_as_it_is(case):
     machine, (y0, z0, v0, u0) = case.machine, case.points(4)
     whole = machine.system
-    operator = PackedDense(whole.rectangles, machine.partition.total)
+    operator = Packed(whole.rectangles, machine.partition.total)
     packed = system(whole.connections, operator, whole.activations)
     assert packed.form is None
     assert packed.executor("cpu", torch.float64) == "torch"
@@ -188,26 +194,46 @@ def test_an_operator_cannot_be_changed():
         rv.ConvMachine((1, 2)).operator.padding = ((5, 5),)
 
 
-class Doubled(Dense):
-    def apply(self, W: Tensor, z: Tensor) -> Tensor:
-        return 2 * super().apply(W, z)
-
-    def add_product(self, y: Tensor, z: Tensor, W: Tensor, product: Product, transposed: bool) -> None:
-        super().add_product(y, z, 2 * W, product, transposed)
+@pytest.mark.parametrize("known", [Dense, Lagged, Convolution])
+def test_known_operators_are_final(known):
+    """Of a subclass, executors would compute what it is not."""
+    with pytest.raises(TypeError, match=f"{known.__name__} is final: Mine is to be a subclass of rv.Operator"):
+        type("Mine", (known,), {})
 
 
 @pytest.mark.unchecked
-def test_a_subclass_of_a_known_operator_is_not_computed_as_it():
-    """Nor is an activation that is like a known one but not the one of the table."""
-    machine = rv.StructuredMachine(Doubled(3), (1, 2), "identity", bias=False, dtype=torch.float64)  # type: ignore
-    assert machine.executor == "torch"
-    x = torch.randn(4, 1, dtype=torch.float64)
-    assert_equal(machine(x)[:, 1:], 2 * x @ machine.weight[1:, :1].mT)
-    tanh = rv.DenseMachine((1, 2)).activation.blocks[0]
-    other: Any = type(tanh)(tanh.name, torch.sin, torch.cos)
-    assert rv.DenseMachine((1, 2), other).executor == "torch"
-    y, _ = rv.DenseMachine((1, 2), other, dtype=torch.float64).solve(x)
-    assert_equal(rv.DenseMachine((1, 2), other, dtype=torch.float64)(x)[:, :1], y[:, :1].sin())
+def test_an_activation_like_a_known_one_is_not_computed_as_it():
+    tanh, x = rv.DenseMachine((1, 2)).activation.blocks[0], torch.randn(4, 1)
+    hooked: Any = torch.nn.Tanh()
+    hooked.register_forward_hook(lambda module, inputs, output: 3 * output)
+    like: Any = type(tanh)(tanh.name, torch.sin, torch.cos)
+    for other, expected in ((like, torch.sin), (hooked, lambda y: 3 * y.tanh())):
+        machine = rv.DenseMachine((1, 2), other)
+        assert machine.executor == "torch"
+        assert_equal(machine(x)[:, :1].detach(), expected(x))
+
+
+def test_an_operator_that_gives_another_shape_is_refused():
+    class Short(Packed):
+        def apply(self, W: Tensor, z: Tensor) -> Tensor:
+            return super().apply(W, z)[..., :1]
+
+    machine = rv.StructuredMachine(
+        Short(rv.DenseMachine((1, 2)).system.rectangles, 3), (1, 2), connections=torch.zeros(2, 2) > 0
+    )
+    packed = system(rv.DenseMachine((1, 2)).connections, machine.operator, machine.activation)
+    with pytest.raises(ValueError, match=r"Short gives \(4, 1\) where y has \(4, 2\)"):
+        solve(packed, Sigma(FUNCTION), machine.weight.detach(), None, torch.zeros(4, 1), None)
+
+
+def test_systems_with_parts_of_ones_own_go_with_their_machine():
+    dense = rv.DenseMachine((1, 2))
+    operator = Packed(dense.system.rectangles, 3)
+    seen, made = weakref.ref(operator), system(dense.connections, operator, dense.activation)
+    assert made.operator is operator
+    del operator, made
+    gc.collect()
+    assert seen() is None
 
 
 def test_changed_and_freed_memory_is_refused():
@@ -228,6 +254,12 @@ def test_changed_and_freed_memory_is_refused():
         for device_free in (machine, machine.solve):
             with pytest.raises(ValueError, match=f"{name} has no memory: its storage was freed"):
                 device_free(x)
+    machine = rv.DenseMachine((2, 3), "gelu")  # whose slope would be taken first
+    y = machine.solve(x)[0].detach().clone()
+    y.untyped_storage().resize_(0)
+    for derivative in (machine.tangent(y), machine.dual(y)):
+        with pytest.raises(ValueError, match="y has no memory: its storage was freed"):
+            derivative.solve(torch.randn(4, 5))
     view = torch.randn(9, 2)[3:7]
     view.untyped_storage().resize_(0)
     with pytest.raises(ValueError, match="y0 has no memory: its storage was freed"):

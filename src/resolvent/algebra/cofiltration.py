@@ -50,23 +50,29 @@ def verify(machine: Machine, x0: Point, *, tolerance: float | None = None) -> No
 
 
 def _random(x: Point) -> Point:
-    """A point of normal numbers, always the same, of the same kind as x."""
+    """A point of normal numbers, always the same, of the same kind as x; what is not of floating point is zero."""
     generator = torch.Generator().manual_seed(0)
-    return transformed(x, lambda value: torch.randn(value.shape, generator=generator).to(value))
+
+    def normal(value: Tensor) -> Tensor:
+        floats = value.is_floating_point()
+        return torch.randn(value.shape, generator=generator).to(value) if floats else torch.zeros_like(value)
+
+    return transformed(x, normal)
 
 
 def _minus(x: Point, other: Point) -> Point:
-    return plus(x, transformed(other, torch.neg))
+    return plus(x, transformed(other, lambda value: -value if value.is_floating_point() else value))
 
 
 def _values(x: Point) -> list[Tensor]:
+    """Those of floating point."""
     found: list[Tensor] = []
     transformed(x, lambda value: found.append(value) or value)
-    return found
+    return [value for value in found if value.is_floating_point()]
 
 
 def _epsilon(x: Point) -> float:
-    return max((torch.finfo(v.dtype).eps for v in _values(x) if v.is_floating_point()), default=0.0)
+    return max((torch.finfo(value.dtype).eps for value in _values(x)), default=0.0)
 
 
 def _size(x: Point) -> float:

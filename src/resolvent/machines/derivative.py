@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .. import pytorch
@@ -9,6 +10,7 @@ from ..machine import Linear, Point, Projection, annihilators
 from ..structure.sigma import SLOPE_AT, ZERO, Sigma
 from ..sweep.explain import explain_points
 from ..sweep.solve import solve
+from ..sweep.system import System
 
 
 class Tangent(Linear):
@@ -28,14 +30,16 @@ class Tangent(Linear):
         return solve(self.system, self.sigma, pytorch.weight_and_bias(self.machine)[0], None, dy0, dz0)
 
     def resolvent(self, x0: Point) -> Point:
-        return self.solve(*x0)
+        return self.solve(*pair(x0))
 
     def endofunction(self, x: Point) -> Point:
         """(W dz, σ'(y) ⊙ dy) or, for the dual, (W* v, σ'(y) ⊙ u)."""
-        y, z = self.machine._both(x)
-        explain_points(self.system, self.machine.weight, dict(y=y) | {"the point y": self.y})
-        Wz, _ = solve(self.system, ZERO, self.machine.weight, None, None, z)
-        return Wz, self.sigma.with_slope(self.system.activations).point * y  # pyright: ignore  # there is one
+        weight, names = self.machine.weight, ("u", "v") if self.system.transposed else ("dy", "dz")
+        y, z = both(self.system, weight, x, names)
+        explain_points(self.system, weight, {names[0]: y, "y": self.y})
+        Wz, _ = solve(self.system, ZERO, weight, None, None, z)
+        slope = self.system.activations.slope(pytorch.cast(self.y))
+        return Wz, slope * pytorch.cast(y)
 
     def depth_at(self, x: Point = None) -> int:
         return self.machine.depth_at(self.y)
@@ -68,5 +72,24 @@ class Dual(Tangent):
         return Tangent(self.machine, self.y, self.sigma.value)
 
 
+def pair(x: Point) -> tuple[Any, Any]:
+    """(y, z) of a point, or of y alone."""
+    if not isinstance(x, tuple | list):
+        return x, None
+    if len(x) != 2:
+        raise ValueError(f"a point of a structured machine is a pair (y, z), got {len(x)} entries")
+    return x[0], x[1]
+
+
+def both(system: System, weight: Tensor, x: Point, names: tuple[str, str]) -> tuple[Tensor, Tensor]:
+    """Both halves of a pair of which one may be None for zero, with all channels."""
+    y, z = pair(x)
+    if y is None and z is None:
+        raise ValueError(f"one of {', '.join(names)} must be given")
+    explain_points(system, weight, {name: half for name, half in zip(names, (y, z), strict=True) if half is not None})
+    zero = torch.zeros_like(z if y is None else y)
+    return zero if y is None else y, zero if z is None else z
+
+
 def _swapped(P: Projection) -> Projection:
-    return lambda x: P(x[::-1])[::-1]
+    return lambda x: P(pair(x)[::-1])[::-1]

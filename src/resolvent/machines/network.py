@@ -24,11 +24,17 @@ class Network(nn.Module):
     torch.Size([32, 1])
     """
 
+    leaf = True  # one operation where a network is traced
+
     def __init__(self, machine: StructuredMachine):
         super().__init__()
         self.machine = machine
 
     def forward(self, x: Tensor, **options: Any) -> Tensor:
+        operator, inputs = self.machine.operator, self.machine.partition.sizes[0]
+        if not isinstance(x, Tensor) or x.ndim < operator.event_ndim or x.shape[operator.channel_axis] != inputs:
+            came = f"has shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"is a {type(x).__name__}"
+            raise ValueError(f"x {came}, the network takes {inputs} channels in the layout {operator.layout}")
         return self.machine.split(self.machine(x, **options))[-1]
 
     @classmethod
@@ -57,6 +63,8 @@ class Network(nn.Module):
         **options: Any,
     ) -> "Network":
         """A recurrent network in which each layer sees all before it and, at later steps, hidden layers themselves."""
+        if options.get("lags") == 0 and connections == "recurrent":
+            connections = "all"  # there is nothing to recur
         machine = RecurrentMachine(
             (inputs, *hidden, outputs), _between(activation, hidden), connections=connections, **options
         )

@@ -17,7 +17,7 @@ from ..sweep.explain import explain, explain_points
 from ..sweep.solve import solve
 from ..sweep.steps import begin
 from .expansion import expand
-from .structured import Pair, StructuredMachine, pair
+from .structured import Pair, StructuredMachine
 
 State = Float[Tensor, "*batch lags channels"]
 
@@ -66,17 +66,6 @@ class RecurrentMachine(StructuredMachine):
     def _arguments(self) -> dict[str, Any]:
         return dict(lags=self.operator.lags, time_block=self.connections.time_block)
 
-    def depth_at(self, x: Point = None) -> int:
-        """2n + 1 for the n + 1 blocks of (time, channels) of points like x; without lags, of channels alone."""
-        y, z = pair(x)
-        if y is None and z is None:
-            raise ValueError(
-                "a recurrent machine has no depth of its own, it grows with the sequence: depth_at(x) has it"
-            )
-        steps = self.operator.time_steps(z if y is None else y)
-        time_blocks = -(-steps // self.connections.time_block) if self.operator.lags else min(steps, 1)
-        return max(0, 2 * len(self.partition) * time_blocks - 1)
-
     def as_sum(self, time_steps: int, prefix: str = "") -> Sum:  # pyright: ignore  # it needs the steps
         """The same machine, on so many steps, as a sum of layers; parts are y0.0, z0.0, …: (time block, block)."""
         return expand(self, integer("time_steps", time_steps, minimum=1), prefix)
@@ -88,10 +77,9 @@ class RecurrentMachine(StructuredMachine):
 
     def forward(self, x: Tensor, *, lengths: Sequence[int] | Integer[Tensor, "..."] | None = None) -> Tensor:
         """The z of the resolvent at y0 = x + bias, z0 = 0. x has the channels of the first block, or all of them."""
-        _, z = self.solve(x, lengths=lengths)
-        if x.shape[-1] not in self._system.inputs:
+        if not isinstance(x, Tensor) or not x.ndim or x.shape[-1] not in self._system.inputs:
             self._refuse(x)
-        return z
+        return self.solve(x, lengths=lengths)[1]
 
     def solve(
         self,
@@ -133,9 +121,12 @@ class RecurrentMachine(StructuredMachine):
 
     def step(self, x: Float[Tensor, "*batch inputs"], state: State) -> tuple[Float[Tensor, "*batch channels"], State]:
         """z of the next time step and the state after it: the numbers of the whole sequence, in constant memory."""
-        if x.ndim != state.ndim - 1 or state.shape[-2] != self.operator.lags:
+        fits = isinstance(x, Tensor) and isinstance(state, Tensor) and x.ndim == state.ndim - 1 and x.ndim in (1, 2)
+        fits = fits and x.shape[-1] in self._system.inputs
+        if not fits or state.shape[-2:] != (self.operator.lags, self.partition.total):
+            came = [tuple(t.shape) if isinstance(t, Tensor) else type(t).__name__ for t in (x, state)]
             raise ValueError(
-                f"x has shape {tuple(x.shape)} and state {tuple(state.shape)}: a step needs (batch, inputs) and "
+                f"x has shape {came[0]} and state {came[1]}: a step needs (batch, {self.partition.sizes[0]}) and "
                 f"(batch, {self.operator.lags}, {self.partition.total}), as from initial_state, or both without batch"
             )
         _, z = self.solve(x.unsqueeze(-2), history=state)

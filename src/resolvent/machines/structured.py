@@ -20,7 +20,7 @@ from ..structure.sigma import ITSELF, ZERO
 from ..sweep.explain import explain_points
 from ..sweep.solve import solve, weight_cotangent
 from ..sweep.system import System, system
-from .derivative import Dual, Tangent
+from .derivative import Dual, Tangent, both, pair
 from .expansion import blocks_of, expand
 
 Pair = tuple[Tensor, Tensor]
@@ -34,7 +34,8 @@ class StructuredMachine(Machine, nn.Module):
 
     weight: nn.Parameter
     bias: nn.Parameter | None
-    kind: str
+    kind = ""
+    """Its name in files; a machine of one's own has none."""
     leaf = True  # one operation where a network is traced
 
     def __init__(
@@ -112,17 +113,22 @@ class StructuredMachine(Machine, nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The z of the resolvent at y0 = x + bias, z0 = 0. x has the channels of the first block, or all of them."""
-        _, z = self.solve(x)
-        if x.shape[self._system.operator.channel_axis] not in self._system.inputs:
+        try:
+            channels = x.shape[self._system.operator.channel_axis]
+        except (AttributeError, IndexError):
+            channels = None
+        if channels not in self._system.inputs:
             self._refuse(x)
-        return z
+        return self.solve(x)[1]
 
-    def _refuse(self, x: Tensor) -> None:
-        """Whole blocks are enough for a solve; of the first ones, an input is just the first, or all."""
-        given, (first, total) = x.shape[self.operator.channel_axis], self._system.inputs
+    def _refuse(self, x: Any) -> None:
+        """Whole blocks are enough for a solve; an input is the first block, or all."""
+        if not isinstance(x, Tensor):
+            raise TypeError(f"x must be a tensor, got {type(x).__name__}")
+        first, total = self._system.inputs
         raise ValueError(
-            f"x of shape {tuple(x.shape)} has {given} channels, the machine takes {first}, its first block, "
-            f"or all {total}, in the layout {self.operator.layout}: sizes={self.partition.sizes}"
+            f"x has shape {tuple(x.shape)}, the machine takes {first} channels, its first block, or all {total}, "
+            f"in the layout {self.operator.layout}: sizes={self.partition.sizes}"
         )
 
     def solve(self, y0: Tensor | None, z0: Tensor | None = None) -> Pair:
@@ -139,24 +145,32 @@ class StructuredMachine(Machine, nn.Module):
 
     def endofunction(self, x: Point) -> Pair:
         """f(y, z) = (W z, σ(y))."""
-        y, z = self._both(x)
+        y, z = both(self._system, self.weight, x, ("y", "z"))
         Wz, _ = solve(self._system, ZERO, self.weight, None, None, z)
         return Wz, self.activation(pytorch.cast(y))
 
+    def depth_sequence(self, x0: Point, start: Point | None = None) -> list[Point]:
+        return super().depth_sequence(pair(x0), start)
+
     def depth_at(self, x: Point = None) -> int:
-        """2n + 1 for the blocks I_0 … I_n."""
-        return 2 * len(self.partition) - 1
+        """2n + 1 for the blocks I_0 … I_n: of channels or, where lags make it depend on the steps of x, of both."""
+        y, z = pair(x)
+        like = z if y is None else y
+        if like is None and self._lags:
+            raise ValueError(f"a {type(self).__name__} has no depth of its own, it grows with time: depth_at(x)")
+        steps = 1 if like is None else self.operator.time_steps(like)
+        return max(0, 2 * len(blocks_of(self._system, steps)) - 1)
 
     def tangent(self, x: Point, *, value: Tensor | None = None) -> Tangent:
         """The derivative machine at (y, z), or y alone: dy = W dz + dy0, dz = σ'(y) ⊙ dy + dz0.
 
         A known `value` = σ(y) saves computing it again: the z of a solve without z0 and lengths.
         """
-        return Tangent(self, pair(x)[0], value)
+        return Tangent(self, _y(x), value)
 
     def dual(self, x: Point, *, value: Tensor | None = None) -> Dual:
         """The dual machine at (y, z), or y alone: u = W* v + u0, v = σ'(y) ⊙ u + v0. For `value`, see `tangent`."""
-        return Dual(self, pair(x)[0], value)
+        return Dual(self, _y(x), value)
 
     def weight_cotangent(self, v: Tensor, z: Tensor) -> Tensor:
         """Q = v z* summed over the batch, zero where W is not read: the cotangent of W, from the dual's v."""
@@ -223,10 +237,8 @@ class StructuredMachine(Machine, nn.Module):
     def specification(self) -> dict[str, Any]:
         """What `machine.json` says of this machine: the arguments that make it again, as plain data."""
         names = [a.name for a in self.activation.blocks]
-        if self._system.form is None:
-            raise ValueError(
-                f"the operator of a {type(self).__name__} is one of its own: only the library's can be shared"
-            )
+        if not self.kind:
+            raise ValueError(f"a {type(self).__name__} is none of the library's kinds: only those can be shared")
         if self._system.codes is None:
             custom = next(a.name for a in self.activation.blocks if ACTIVATIONS.get(a.name) is not a)
             raise ValueError(f"activation {custom} is not one of {', '.join(ACTIVATIONS)}: only those can be shared")
@@ -273,25 +285,15 @@ class StructuredMachine(Machine, nn.Module):
         named = {name: connect(name, self.partition, self._lags, time_block) for name in names}  # pyright: ignore
         return next((name for name, c in named.items() if c == self.connections), None)
 
-    def _both(self, x: Point) -> Pair:
-        """Both halves of a pair of which one may be None for zero, with all channels."""
-        y, z = pair(x)
-        explain_points(self._system, self.weight, {n: p for n, p in (("y", y), ("z", z)) if p is not None})
-        zero = torch.zeros_like(z if y is None else y)
-        return zero if y is None else y, zero if z is None else z
 
-
-def pair(x: Point) -> tuple[Any, Any]:
-    """(y, z) of a point, or of y alone."""
-    if not isinstance(x, tuple | list):
-        return x, None
-    if len(x) != 2:
-        raise ValueError(f"a point of a structured machine is a pair (y, z), got {len(x)} entries")
-    return x[0], x[1]
+def _y(x: Point) -> Any:
+    """The y of a point, at which the derivative is; None is zero, as large as z."""
+    y, z = pair(x)
+    return torch.zeros_like(z) if y is None and z is not None else y
 
 
 def _onto(kept: list[Tensor]) -> Projection:
     def project(x: Point) -> Point:
-        return tuple(None if half is None else half.where(mask, 0) for half, mask in zip(x, kept, strict=True))
+        return tuple(None if half is None else half.where(mask, 0) for half, mask in zip(pair(x), kept, strict=True))
 
     return project

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..pytorch import has_hooks
+
 Pointwise = Callable[[Tensor], Tensor]
 
 
@@ -141,10 +143,10 @@ def as_activation(activation: str | Pointwise | nn.Module | Activation) -> Activ
         raise TypeError(f"activation must be a name, a function or a module, got {activation!r}")
     if isinstance(activation, nn.Module):
         activation = out_of_place(activation) if getattr(activation, "inplace", False) else activation
-        if (type(activation), repr(activation)) in MODULES:
+        if (type(activation), repr(activation)) in MODULES and not has_hooks(activation):
             return ACTIVATIONS[MODULES[type(activation), repr(activation)]]
     for known in ACTIVATIONS.values():
-        if activation is known.function:
+        if activation in (known.function, getattr(F, known.name, None)):
             return known
     name = repr(activation) if isinstance(activation, nn.Module) else getattr(activation, "__name__", repr(activation))
     if isinstance(activation, nn.Module) and any(True for _ in activation.parameters()):

@@ -32,6 +32,8 @@ class Connections:
     time_block: int = 1
 
     def __post_init__(self):
+        made = {id(matrix): tuple(tuple(map(bool, row)) for row in matrix) for matrix in self.matrices}
+        object.__setattr__(self, "matrices", tuple(made[id(matrix)] for matrix in self.matrices))
         for lag, matrix in enumerate(self.matrices[: self.time_block]):
             for i, row in enumerate(matrix):
                 if any(row[i:]):

@@ -11,12 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .operator import CONVOLUTION, Form, Operator, Product, Rectangle, moved, narrow
+from .operator import CONVOLUTION, Form, Operator, Product, Rectangle, final, moved, narrow
 
 CONVOLVE = (F.conv1d, F.conv2d, F.conv3d)
 ADJOINT = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
 
 
+@final
 @dataclass(frozen=True)
 class Convolution(Operator):
     """W of shape (n, n, *kernel), acting as y[t] = Σ_k W[k] z[t + k - before] on points (batch, n, *space)."""
@@ -42,9 +43,7 @@ class Convolution(Operator):
     def arguments(self) -> dict[str, object]:
         return dict(kernel_size=self.kernel, padding=self.padding)
 
-    def form(self) -> Form | None:
-        if type(self) is not Convolution:
-            return None
+    def form(self) -> Form:
         missing = 3 - len(self.kernel)
         before = (*(0,) * missing, *(pair[0] for pair in self.padding))
         return Form(CONVOLUTION, self.channels, 0, len(self.kernel), (*(1,) * missing, *self.kernel), before)

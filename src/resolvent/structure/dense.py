@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from .operator import DENSE, Form, Operator, Product, Rectangle, add_product, narrow
+from .operator import DENSE, Form, Operator, Product, Rectangle, add_matmul, final, narrow
 
 
+@final
 @dataclass(frozen=True)
 class Dense(Operator):
     """W of shape (n, n), `[out, in]`, on points (..., n)."""
@@ -19,14 +20,14 @@ class Dense(Operator):
     def __post_init__(self):
         object.__setattr__(self, "weight_shape", (self.channels, self.channels))
 
-    def form(self) -> Form | None:
-        return Form(DENSE, self.channels) if type(self) is Dense else None
+    def form(self) -> Form:
+        return Form(DENSE, self.channels)
 
     def apply(self, W: Tensor, z: Tensor) -> Tensor:
         return z @ W.mT
 
     def add_product(self, y: Tensor, z: Tensor, W: Tensor, product: Product, transposed: bool) -> None:
-        add_product(self.part(y, product.to), self.part(z, product.source), W if transposed else W.mT)
+        add_matmul(self.part(y, product.to), self.part(z, product.source), W if transposed else W.mT)
 
     def add_cotangent(self, Q: Tensor, v: Tensor, z: Tensor, rectangle: Rectangle) -> None:
-        add_product(Q, narrow(v, -1, rectangle.to).mT, narrow(z, -1, rectangle.source))
+        add_matmul(Q, narrow(v, -1, rectangle.to).mT, narrow(z, -1, rectangle.source))

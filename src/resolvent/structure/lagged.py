@@ -8,9 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..pytorch import is_batched_cotangent
-from .operator import LAGGED, Form, Operator, Product, Rectangle, Region, add_product, moved, multiply, narrow
+from .operator import LAGGED, Form, Operator, Product, Rectangle, Region, add_matmul, final, moved, multiply, narrow
 
 
+@final
 @dataclass(frozen=True)
 class Lagged(Operator):
     """W of shape (lags + 1, n, n), `[lag, out, in]`, acting as y[t] = Σ_τ W[τ] z[t - τ] on points (batch, time, n)."""
@@ -29,8 +30,8 @@ class Lagged(Operator):
     def arguments(self) -> dict[str, object]:
         return dict(lags=self.lags)
 
-    def form(self) -> Form | None:
-        return Form(LAGGED, self.channels, self.lags) if type(self) is Lagged else None
+    def form(self) -> Form:
+        return Form(LAGGED, self.channels, self.lags)
 
     def entries(self, weight: Tensor, rectangle: Rectangle) -> Tensor:
         return narrow(super().entries(weight, rectangle), -3, rectangle.lags)
@@ -71,7 +72,7 @@ class Lagged(Operator):
                 z_part = self.part(z, Region(moved(times, -shift), source.channels))
                 if len(times) == 1:
                     y_part, z_part = y_part.squeeze(-2), z_part.squeeze(-2)
-                add_product(y_part, z_part, each.select(-3, lag - rectangle.lags.start))
+                add_matmul(y_part, z_part, each.select(-3, lag - rectangle.lags.start))
 
     def add_cotangent(self, Q: Tensor, v: Tensor, z: Tensor, rectangle: Rectangle) -> None:
         for i, lag in enumerate(rectangle.lags):
@@ -79,7 +80,7 @@ class Lagged(Operator):
             if times:
                 v_rows = _merge(self.part(v, Region(times, rectangle.to)).contiguous(), -3)
                 z_rows = _merge(self.part(z, Region(moved(times, -lag), rectangle.source)).contiguous(), -3)
-                add_product(Q.select(-3, i), v_rows.mT, z_rows)
+                add_matmul(Q.select(-3, i), v_rows.mT, z_rows)
 
     def edge(self, W: Tensor, z: Tensor, to: Region, source: Region, lags: Sequence[int]) -> Tensor:
         total = z.new_zeros(*z.shape[:-2], len(to.times), W.shape[-2])
@@ -111,7 +112,7 @@ def _add_past(y: Tensor, z: Tensor, past: Tensor, product: Product, transposed: 
         return
     z = F.pad(z, (0, 0, before, after))
     if len(steps) == 1:
-        add_product(y.squeeze(-2), _merge(z, -2), past)
+        add_matmul(y.squeeze(-2), _merge(z, -2), past)
         return
     y.add_(multiply(_merge(z.unfold(-2, len(lags), 1).mT.contiguous(), -2), past))
 

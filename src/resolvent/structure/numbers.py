@@ -28,16 +28,20 @@ class Numbers:
     order: int
 
     @property
+    def real(self) -> bool:
+        return not self.order
+
+    @property
     def size(self) -> int:
         return 1 + max(k for _, _, k, _ in self.table)
 
     def times(self, a: Tensor, b: Tensor, axis: int) -> Tensor:
         """a b."""
-        return a * b if self is REALS else self._sum(axis, [(k, c, a, i, b, j) for i, j, k, c in self.table])
+        return a * b if self.real else self._sum(axis, [(k, c, a, i, b, j) for i, j, k, c in self.table])
 
     def adjoint(self, a: Tensor, u: Tensor, axis: int) -> Tensor:
         """The adjoint of b ↦ a b, at u."""
-        return a * u if self is REALS else self._sum(axis, [(j, c, a, i, u, k) for i, j, k, c in self.table])
+        return a * u if self.real else self._sum(axis, [(j, c, a, i, u, k) for i, j, k, c in self.table])
 
     def image(self, slope: Tensor, y: Tensor, axis: int, transposed: bool) -> Tensor:
         """What a slope makes of y: slope y or, in the dual machine, the adjoint of that."""
@@ -49,11 +53,11 @@ class Numbers:
 
     def embedded(self, x: Tensor, axis: int) -> Tensor:
         """Reals as numbers, in an axis of their own."""
-        return x if self is REALS else F.pad(x.unsqueeze(axis), (0, 0) * (-1 - axis) + (0, self.size - 1))
+        return x if self.real else F.pad(x.unsqueeze(axis), (0, 0) * (-1 - axis) + (0, self.size - 1))
 
     def extended(self, activation: Activation, y: Tensor, axis: int, order: int = 0) -> Tensor:
         """σ(a + n) = Σ_j σ^(j)(a) n^j / j! of y = a + n; or, in place of σ, its derivative of an order."""
-        if self is REALS:
+        if self.real:
             return activation.derivative(order)(y)
         a, ones = y.narrow(axis, 0, 1), torch.ones_like(y)
         nilpotent = torch.cat([torch.zeros_like(a), y.narrow(axis, 1, self.size - 1)], axis)

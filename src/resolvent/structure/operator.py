@@ -102,7 +102,10 @@ class Operator(ABC):
         multiply: Any = self._adjoint if transposed else self.apply
         if z.ndim > self.event_ndim + 1:
             multiply = torch.func.vmap(multiply)
-        self.part(y, product.to).add_(multiply(W, self.part(z, product.source)))
+        part, Wz = self.part(y, product.to), multiply(W, self.part(z, product.source))
+        if Wz.shape != part.shape:
+            raise ValueError(f"{type(self).__name__} gives {tuple(Wz.shape)} where y has {tuple(part.shape)}")
+        part.add_(Wz)
 
     def add_cotangent(self, Q: Tensor, v: Tensor, z: Tensor, rectangle: Rectangle) -> None:
         """Q += v z* in place, summed over the batch, of the entries Q of one rectangle."""
@@ -152,6 +155,16 @@ class Operator(ABC):
         return torch.func.vjp(lambda z: self.apply(W, z), v.new_zeros(shape))[1](v)[0]
 
 
+def final(cls: Any) -> Any:
+    """No subclass of an operator that executors know: what it changes would not be computed."""
+
+    def refuse(subclass: type, **options: Any) -> None:
+        raise TypeError(f"{cls.__name__} is final: {subclass.__name__} is to be a subclass of rv.Operator")
+
+    cls.__init_subclass__ = classmethod(refuse)
+    return cls
+
+
 def narrow(x: Tensor, axis: int, part: range) -> Tensor:
     return x.narrow(axis, part.start, len(part))
 
@@ -160,7 +173,7 @@ def moved(part: range, by: int) -> range:
     return range(part.start + by, part.stop + by)
 
 
-def add_product(out: Tensor, a: Tensor, b: Tensor) -> None:
+def add_matmul(out: Tensor, a: Tensor, b: Tensor) -> None:
     """out += a b, without a copy of the product where the library can do so."""
     if a.ndim == b.ndim == 2:
         out.addmm_(a, b)

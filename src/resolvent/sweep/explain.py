@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..pytorch import is_compiling, was_freed
 from ..structure.numbers import REALS, Numbers
-from ..structure.sigma import FUNCTION, NONE, Sigma
+from ..structure.sigma import FUNCTION, NONE, SLOPE, SLOPE_AT, Sigma
 from .system import System
 
 NAMES = {FUNCTION: ("y0", "z0"), NONE: ("y", "z")}
@@ -19,7 +19,10 @@ def explain(system: System, sigma: Sigma, weight: Any, bias: Any, y0: Any, z0: A
     first, second = NAMES.get(sigma.mode, ("u0", "v0") if system.transposed else ("dy0", "dz0"))
     if y0 is None and z0 is None:
         raise ValueError(f"one of {first}, {second} must be given")
-    points = {first: y0, second: z0, "y": sigma.point, "value": sigma.value}
+    if sigma.mode == SLOPE_AT and sigma.point is None:
+        raise ValueError("the point y must be given")
+    points = {first: y0, second: z0}
+    points |= {"y": sigma.point, "value": sigma.value} if sigma.mode >= SLOPE else {}
     short = () if system.transposed else (first, second)
     given = {name: x for name, x in points.items() if x is not None}
     explain_points(system, weight, given, short, bias, sigma.numbers)
@@ -45,7 +48,7 @@ def explain_points(
     members, first, expected = weight.ndim - len(operator.weight_shape), "", ()
     for name, x in points.items():
         _check(name, x, weight)
-        if x.ndim - members - (numbers is not REALS) not in operator.ndims:
+        if x.ndim - members - (not numbers.real) not in operator.ndims:
             raise ValueError(f"{name} has shape {tuple(x.shape)}, the machine needs {operator.layout}")
         axis = x.ndim + operator.channel_axis
         channels = x.shape[axis]

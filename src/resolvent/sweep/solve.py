@@ -13,7 +13,7 @@ from torch.autograd import Function
 
 from .. import pytorch
 from ..pytorch import dispatched, is_compiling, watched
-from ..structure.numbers import REALS, Numbers
+from ..structure.numbers import Numbers
 from ..structure.sigma import FUNCTION, SLOPE_AT, ZERO, Sigma
 from . import compiled
 from .executor import EXECUTORS
@@ -33,7 +33,9 @@ def solve(
     if watched():
         return _transformed(system, sigma, weight, bias, y0, z0)
     if is_grad_enabled() and _recorded(weight, bias, y0, z0, sigma.point):
-        sigma = sigma.with_slope(system.activations) if sigma.mode == SLOPE_AT else sigma
+        if sigma.mode == SLOPE_AT:
+            explain(system, sigma, weight, bias, y0, z0)  # the slope is taken before anything else looks at its point
+            sigma = sigma.with_slope(system.activations)
         mode, point, _, inside, history, numbers = sigma
         tensors = pytorch.alive(inside, point, weight, bias, y0, z0)
         return _apply_solve(system, mode, history, numbers, *tensors)
@@ -99,8 +101,8 @@ def _solve(
 
 def _differentiated(*factors: Any) -> bool:
     """Whether anything would see the derivatives of an operation on these."""
-    watched = is_compiling() or pytorch.functorch() or pytorch.forward_mode()
-    return watched or (is_grad_enabled() and _recorded(*factors))
+    transformed = is_compiling() or pytorch.functorch() or pytorch.forward_mode()
+    return transformed or (is_grad_enabled() and _recorded(*factors))
 
 
 def _arguments(system: System, sigma: Sigma, *tensors: Tensor | None) -> tuple:
@@ -113,10 +115,9 @@ def _apply(function: type[Function], forward_mode: type[Function], *args: Any) -
     if is_compiling():
         if pytorch.forward_mode():
             return _forward_mode(forward_mode, *args)
-        if pytorch.functorch():
-            # Of tensors that go in as they are, Dynamo would differentiate the forward pass, which works in place.
-            args = tuple(x.view_as(x) if isinstance(x, Tensor) else x for x in args)
-        return function.apply(*args)
+        # Under torch.func, Dynamo would differentiate the forward pass of tensors that go in as they are; and what goes
+        # in twice it refuses.
+        return function.apply(*(x.view_as(x) if isinstance(x, Tensor) else x for x in args))
     if pytorch.functorch():
         return _forward_mode(forward_mode, *args)
     return pytorch.apply(forward_mode if pytorch.forward_mode() else function)(*pytorch.alive(*args))
@@ -152,7 +153,7 @@ class _Solve(Function):
         if v0 is None and u0 is None:
             return (None,) * 10
         _refuse_to_lose(v0, u0)
-        (system, *_, numbers, _), (inside, slope, weight, y, z) = ctx.facts, ctx.saved_tensors
+        (system, *_, numbers, _), (inside, slope, weight, y, z) = ctx.facts, pytorch.alive(*ctx.saved_tensors)
         *_, by_slope, by_weight, by_bias, by_y0, by_z0 = ctx.needs_input_grad
         u, v, Q = _adjoint(system, _slope(ctx, inside, slope, y, z), weight, u0, v0, z, by_weight)
         of_slope = of_bias = of_y0 = of_z0 = None
@@ -179,7 +180,7 @@ class _Solve(Function):
         if bias_dim is not None:
             given: Any = z0 if y0 is None else y0
             y0 = operator.extended(torch.zeros_like(given) if y0 is None else given)
-            ones = (1,) * (y0.ndim + operator.channel_axis - axis - 1 - (numbers is not REALS))
+            ones = (1,) * (y0.ndim + operator.channel_axis - axis - 1 - (not numbers.real))
             each = (
                 bias.movedim(bias_dim, 0)
                 .unflatten(0, (-1, *ones))
@@ -188,7 +189,7 @@ class _Solve(Function):
             y0, bias = y0 + numbers.embedded(each, -1 - operator.event_ndim), None
         like: Any = z0 if y0 is None else y0
         joined = None
-        if weight_dim is None and like.ndim - members - (numbers is not REALS) not in operator.ndims:
+        if weight_dim is None and like.ndim - members - (not numbers.real) not in operator.ndims:
             joined = like.shape[axis : axis + 2]
             inside, slope, y0, z0 = (None if x is None else x.flatten(axis, axis + 1) for x in (inside, slope, y0, z0))
         solution = _solve(system, Sigma(mode, slope, None, inside, history, numbers), weight, bias, y0, z0)
@@ -237,7 +238,7 @@ class _WeightCotangent(Function):
     @staticmethod
     def backward(ctx, dweight):
         _refuse_to_lose(dweight)
-        v, z = ctx.saved_tensors
+        v, z = pytorch.alive(*ctx.saved_tensors)
         dv, _ = _solve(ctx.system, ZERO, dweight, None, None, z)
         dz, _ = _solve(ctx.system.dual, ZERO, dweight, None, None, v)
         return None, dv, dz, None
@@ -275,7 +276,7 @@ def _adjoint(
 
 def _as_rows(x: Any, sigma: Sigma, event_ndim: int) -> Any:
     """Numbers are more rows of the batch, for W."""
-    no_rows = sigma.numbers is REALS or x.ndim == 1 + event_ndim
+    no_rows = sigma.numbers.real or x.ndim == 1 + event_ndim
     return x if no_rows else x.flatten(-2 - event_ndim, -1 - event_ndim)
 
 
@@ -294,7 +295,7 @@ def _first(x: Tensor, system: System, channels: int) -> Tensor:
 
 def _of_bias(system: System, numbers: Numbers, v: Tensor) -> Tensor:
     """The sum over all but the channels, of real numbers."""
-    v = v if numbers is REALS else v.select(-1 - system.operator.event_ndim, 0)
+    v = v if numbers.real else v.select(-1 - system.operator.event_ndim, 0)
     others = [i for i in range(-v.ndim, 0) if i != system.operator.channel_axis]
     return v.sum(others) if others else v
 

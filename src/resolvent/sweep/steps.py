@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from ..pytorch import autocast_type, is_batched_cotangent
-from ..structure.numbers import REALS
 from ..structure.operator import Product
 from ..structure.sigma import FUNCTION, NONE, SLOPE_AT, Sigma
 from .system import System
@@ -22,7 +21,7 @@ def steps(
     y begins as y0 + bias and z as z0. Each step of the plan adds to a part of one of them: a rectangle of W times what
     was solved before or, once all has come to a block, σ of it.
     """
-    operator, real = system.operator, sigma.numbers is REALS
+    operator, real = system.operator, sigma.numbers.real
     y, z = begin(system, sigma, bias, y0, z0)
     shape, members, axis = y.shape, weight.ndim - len(operator.weight_shape), -2 - operator.event_ndim
     y, z = flat(y, members, -1 - axis - real), flat(z, members, -1 - axis - real)
@@ -54,7 +53,7 @@ def begin(
     if y0 is None:
         assert z0 is not None  # or it would have been refused
         y0 = z0.new_zeros(operator.full_shape(z0))
-    if bias is not None and numbers is not REALS:
+    if bias is not None and not numbers.real:
         shape = (1,) * (operator.event_ndim + operator.channel_axis), (1,) * (-1 - operator.channel_axis)
         bias = numbers.embedded(bias.reshape(*shape[0], -1, *shape[1]), -1 - operator.event_ndim)
         y0, bias = operator.extended(y0) + bias, None
@@ -94,12 +93,12 @@ def _of_rows(system: System, sigma: Sigma, members: int) -> Sigma:
 
     Unless σ(point) gives each in one operation with what it multiplies.
     """
-    operator, known = system.operator, sigma.numbers is REALS and all(a.times_slope for a in system.activations.blocks)
+    operator, known = system.operator, sigma.numbers.real and all(a.times_slope for a in system.activations.blocks)
     if known and sigma.value is not None:
         sigma = sigma._replace(value=sigma.value.detach())  # the slope's derivatives are by the point it is taken at
     else:
         sigma = sigma.with_slope(system.activations)
-    event_ndim = operator.event_ndim + (sigma.numbers is not REALS)
+    event_ndim = operator.event_ndim + (not sigma.numbers.real)
     tensors = dict(point=sigma.point, value=sigma.value, inside=sigma.inside)
     return sigma._replace(**{n: flat(x, members, event_ndim) for n, x in tensors.items() if x is not None})
 

@@ -60,7 +60,7 @@ class System:
     @constant
     def integers(self) -> tuple[int, ...]:
         """All of it, as compiled code carries it: for systems that an executor knows."""
-        return _integers(self)
+        return _serialized(self)
 
     def __deepcopy__(self, memo: dict) -> "System":
         return self
@@ -88,23 +88,26 @@ class System:
             raise ValueError(f"padding {form.before} does not fit a kernel of {form.kernel}")
 
 
-@lru_cache(maxsize=256)
 def system(connections: Connections, operator: Operator, activations: Activations) -> System:
-    """The system of these, one for all that are equal."""
-    return System(connections, operator, activations)
+    """The system of these: one for all that are equal, unless it has parts of one's own, which are not to be kept."""
+    own = operator.form() is None or activations.codes is None
+    return (System if own else _interned)(connections, operator, activations)
+
+
+_interned = lru_cache(maxsize=256)(System)
 
 
 def _dual_of(make: Any, arguments: tuple) -> System:
     return make(*arguments).dual
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=32)
 def _unrolled(system: System, steps: int, history: int) -> tuple[Product | Activated, ...]:
     times = range(history, steps)
     return tuple(unrolled(system.rectangles, system.partition, system.steps, system.transposed, times))
 
 
-def _integers(system: System) -> tuple[int, ...]:
+def _serialized(system: System) -> tuple[int, ...]:
     form, partition, connections = system.form, system.partition, system.connections
     assert form is not None  # or no executor would know it
     assert system.codes is not None

@@ -52,13 +52,12 @@ def sweep(
         return None
     tensors = (weight, bias, y0, z0, point, value, inside, source)
     done = extension.sweep(made, get_num_threads(), mode, history, *tensors)
-    if done is None and _may_be_copied(tensors):
-        if z0 is not None and not system.transposed and z0.ndim in system.operator.ndims:
+    if done is None and (copies := _contiguous(*tensors)) is not None:
+        z0 = copies[3]
+        if z0 is not None and not system.transposed and z0.ndim in system.operator.ndims and not pytorch.was_freed(z0):
             blocks = z0.shape[system.operator.channel_axis] in system.partition.ends
-            z0 = system.operator.extended(z0) if blocks else z0
-        done = extension.sweep(
-            made, get_num_threads(), mode, history, *map(_contiguous, (weight, bias, y0, z0, *tensors[4:]))
-        )
+            copies[3] = system.operator.extended(z0) if blocks else z0
+        done = extension.sweep(made, get_num_threads(), mode, history, *copies)
     return done
 
 
@@ -67,8 +66,8 @@ def cotangent(system: System, v: Tensor, z: Tensor, weight: Tensor | None = None
     if made is None:
         return None
     done = extension.cotangent(made, get_num_threads(), weight, v, z)
-    if done is None and _may_be_copied((v, z)):
-        done = extension.cotangent(made, get_num_threads(), weight, _contiguous(v), _contiguous(z))
+    if done is None and (copies := _contiguous(v, z)) is not None:
+        done = extension.cotangent(made, get_num_threads(), weight, *copies)
     return done
 
 
@@ -85,12 +84,12 @@ def program(system: System) -> Any:
     """What the extension parsed of a system; None for operators without a form and σ without codes."""
     if extension not in system.programs:
         served = system.form is not None and system.codes is not None
-        made = extension.program(_integers(system)) if served and extension is not None else None
+        made = extension.program(_program_integers(system)) if served and extension is not None else None
         system.programs[extension] = made
     return system.programs[extension]
 
 
-def _integers(system: System) -> tuple[int, ...]:
+def _program_integers(system: System) -> tuple[int, ...]:
     """Form, direction, blocks, codes, rectangles and steps, each list with its length before it: see `program.h`."""
     form, partition = system.form, system.partition
     assert form is not None and system.codes is not None  # noqa: PT018  # as `program` asks first
@@ -116,14 +115,16 @@ def _steps(steps: tuple[Step, ...]) -> tuple[int, ...]:
     return len(steps), *chain.from_iterable(map(one, steps))
 
 
-def _may_be_copied(tensors: tuple) -> bool:
-    """Whether these are plain tensors in memory, of which the extension wants contiguous ones."""
-    return all(x is None or (_is_plain(x) and not pytorch.was_freed(x)) for x in tensors)
-
-
-def _is_plain(x: Tensor) -> bool:
-    return type(x) in pytorch.PLAIN and x.layout is torch.strided
-
-
-def _contiguous(x: Tensor | None) -> Tensor | None:
-    return None if x is None else x.contiguous()
+def _contiguous(*tensors: Any) -> list[Any] | None:
+    """The same as the extension wants them, if they are plain tensors in memory."""
+    made = []
+    for x in tensors:
+        if x is not None:
+            if type(x) not in pytorch.PLAIN or x.layout is not torch.strided:
+                return None
+            if not x.is_contiguous():
+                if pytorch.was_freed(x):
+                    return None
+                x = x.contiguous()
+        made.append(x)
+    return made
