@@ -10,7 +10,7 @@ LEVELS = {"_v1": []}
 if platform.machine() in ("x86_64", "AMD64"):
     LEVELS |= {"_v3": ["-march=x86-64-v3"], "_v4": ["-march=x86-64-v4", "-mprefer-vector-width=512"]}
 
-FLAGS = ["-std=c++17", "-O3", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi"]
+FLAGS = ["-std=c++17", "-O3", "-fopenmp", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi"]
 
 setup(
     ext_modules=[
@@ -18,7 +18,7 @@ setup(
             f"resolvent.executors.native.{name}",
             [f"{FOLDER}/module.cpp"],
             depends=sorted(map(str, Path(FOLDER).glob("*.h"))),
-            define_macros=[("MODULE", name)],
+            define_macros=[("INIT", f"PyInit_{name}")],
             extra_compile_args=[*FLAGS, *level],
             extra_link_args=["-fopenmp"],
             py_limited_api=True,

@@ -1,14 +1,8 @@
-// A sweep of convolutions. In the product, C is y with space last and channels for rows, A is W, and B is z with a border
-// of zeros.
+// A sweep of convolutions. In the product, C is y with space last and channels for rows, A is W, and B is z with a
+// border of zeros.
 #pragma once
 
-#include <algorithm>
-#include <new>
-
 #include "points.h"
-#include "product.h"
-
-namespace {
 
 constexpr Index CACHE = 1 << 18;  // bytes that stay near a processor
 
@@ -32,8 +26,7 @@ struct Border {
 };
 
 // Points (sample, channel, space); W is [out, in, kernel].
-template <class T>
-void sweep_conv(const Program& f, const Extent& x, const T* W, const Points<T>& p, Index first, Index last) {
+template <class T> void sweep_conv(const Program& f, const Extent& x, const T* W, const Points<T>& p, Range samples) {
     const Index n = f.channels, rows = x.space[0] * x.space[1], length = x.space[2];
     const Border border(f, x, f.transposed);
     std::vector<T> padded(n * border.plane);
@@ -42,7 +35,7 @@ void sweep_conv(const Program& f, const Extent& x, const T* W, const Points<T>& 
         for (Index r = 0; r < rows; r++) memcpy(plane + border.row(r), z + c * x.area + r * length, length * sizeof(T));
     };
     const Index out = f.transposed ? f.taps : n * f.taps, in = f.transposed ? n * f.taps : f.taps;  // strides of W
-    // The innermost sum is over the sources; where W exceeds the cache, over a row of the kernel, which lies side by side.
+    // The innermost sum is over the sources; where W exceeds the cache, over a row of the kernel: it lies side by side.
     const bool by_rows = n * n * f.taps * Index(sizeof(T)) > CACHE && f.kernel[2] > 2;
     const Index side = by_rows ? f.kernel[2] : 1, per_source = f.taps / side;
     const Index W_inner = !by_rows ? in : f.transposed ? -1 : 1, z_inner = by_rows ? 1 : border.plane;
@@ -50,29 +43,28 @@ void sweep_conv(const Program& f, const Extent& x, const T* W, const Points<T>& 
     for (Index c = 0; c < (by_rows ? n : 1); c++)
         for (Index tap = 0; tap < f.taps; tap += side)
             taps.push_back({c * in + (f.transposed ? f.taps - 1 - tap : tap), c * border.plane + border.offsets[tap]});
-    for (Index b = first; b < last; b++) {
+    for (Index b = samples.first; b < samples.last; b++) {
         const Index at = b * n * x.area;
-        begin(f, p, b, b + 1, 1, x.area);
+        begin(f, p, {b, b + 1}, 1, x.area);
         if (p.z0)
             for (Index c = 0; c < n; c++) copy(p.z + at, c);
-        else if (b > first)
+        else if (b > samples.first)
             std::fill(padded.begin(), padded.end(), T(0));
         if (x.history) continue;  // all is given
         for (const Step& step : f.steps)
-            if (step.kind == Step::PRODUCT) {
-                const auto [to, outputs, from, inputs] = f.channels_of(f.rectangles[step.which]);
-                const Index start = by_rows ? 0 : from;
-                const Tap* tap = taps.data() + (by_rows ? from * per_source : 0);
+            if (step.kind == PRODUCT) {
+                const Range &to = f.to(f.rectangles[step.which]), &from = f.from(f.rectangles[step.which]);
+                const Index start = by_rows ? 0 : from.first;
+                const Tap* tap = taps.data() + (by_rows ? from.first * per_source : 0);
+                const T *A = W + to.first * out + start * in, *B = padded.data() + start * border.plane;
                 for (Index row = 0; row < rows; row++)
-                    multiply_add<T>(p.y + at + to * x.area + row * length, x.area, {W + to * out + start * in, out, W_inner},
-                                    {padded.data() + start * border.plane + border.row(row), 0, z_inner}, outputs, length,
-                                    by_rows ? side : inputs, tap, by_rows ? inputs * per_source : f.taps);
+                    multiply_add<T>(p.y + at + to.first * x.area + row * length, x.area, {A, out, W_inner},
+                                    {B + border.row(row), 0, z_inner}, to.size(), length,
+                                    by_rows ? side : from.size(), tap, by_rows ? from.size() * per_source : f.taps);
             } else if (p.sigma != NONE) {
-                const Block& block = f.blocks[step.which];
-                apply(p, block.code, at + block.first * x.area, (block.last - block.first) * x.area);
-                for (Index c = block.first; c < block.last; c++) copy(p.z + at, c);
+                const auto& [channels, code] = f.blocks[step.which];
+                apply(p, code, at + channels.first * x.area, channels.size() * x.area);
+                for (Index c = channels.first; c < channels.last; c++) copy(p.z + at, c);
             }
     }
 }
-
-}  // namespace

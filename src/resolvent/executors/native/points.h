@@ -3,13 +3,11 @@
 
 #include "program.h"
 
-namespace {
-
 enum Sigma { NONE, FUNCTION, SLOPE, SLOPE_AT };  // 0, σ(y), slope ⊙ y, σ'(point) ⊙ y
 
-// How large the points of one call are; where there is no time, all is at step 0 of 1.
+// How large the points of one call are. The first `history` steps are given; without time, all is at step 0 of 1.
 struct Extent {
-    Index batch, times, history, space[3], area;  // the first `history` steps are given; entries of space, or time steps
+    Index batch, times, history, space[3], area;  // area: entries of space, or time steps
 };
 
 template <class T> struct Points {
@@ -24,40 +22,37 @@ template <class T> struct Points {
 // z[at : at + count] += σ(y[at : at + count]), of one block.
 template <class T> inline void apply(const Points<T>& p, int code, Index at, Index count) {
     for (; count > 0; at += width<T>, count -= width<T>) {
-        int lanes = count < width<T> ? count : width<T>;
-        bool full = lanes == width<T>;
-        Vector<T> y = full ? load(p.y + at) : load(p.y + at, lanes), s;
+        const int lanes = count < width<T> ? count : width<T>;
+        const auto read = [&](const T* x) { return lanes == width<T> ? load(x + at) : load(x + at, lanes); };
+        Vector<T> s = read(p.y);
         if (p.sigma == FUNCTION) {
-            s = activate<T>(code, y);
+            s = activate<T>(code, s);
         } else {
             const bool enough = p.value && (code == TANH || code == SIGMOID);  // σ(point), without the point
-            const T* from = (enough ? p.value : p.point) + at;
-            const Vector<T> x = full ? load(from) : load(from, lanes);
-            s = y * (p.sigma == SLOPE ? x : slope<T>(code, x, enough ? &x : nullptr));
+            const Vector<T> x = read(enough ? p.value : p.point);
+            s *= p.sigma == SLOPE ? x : slope<T>(code, x, enough ? &x : nullptr);
         }
         if (p.inside)
             for (int i = 0; i < lanes; i++) s[i] = p.inside[at + i] ? s[i] : T(0);
-        if (full) store(p.z + at, load(p.z + at) + s);
-        else store(p.z + at, load(p.z + at, lanes) + s, lanes);
+        s += read(p.z);
+        lanes == width<T> ? store(p.z + at, s) : store(p.z + at, s, lanes);
     }
 }
 
-// y = y0 + bias and z = z0 in the samples from `first` to `last`, which have `rows` rows of channels: the y0 of a row are
-// side by side (`area` = 1), or each channel is an area of entries with the same bias.
-template <class T> void begin(const Program& f, const Points<T>& p, Index first, Index last, Index rows, Index area) {
+// y = y0 + bias and z = z0 in these samples, which have `rows` rows of channels: the y0 of a row are side by side
+// (`area` = 1), or each channel is an area of entries with the same bias.
+template <class T> void begin(const Program& f, const Points<T>& p, Range samples, Index rows, Index area) {
+    const Index start = samples.first * rows, count = samples.size() * rows;
     const Index n = f.channels * area, given = p.inputs * area;
-    T *y = p.y + first * rows * n, *z = p.z + first * rows * n;
-    const Index count = (last - first) * rows;
-    if (p.z0) memcpy(z, p.z0 + first * rows * n, count * n * sizeof(T));
-    else memset(z, 0, count * n * sizeof(T));
-    if (p.y0 && given == n) memcpy(y, p.y0 + first * rows * n, count * n * sizeof(T));
+    T* y = p.y + start * n;
+    if (p.z0) memcpy(p.z + start * n, p.z0 + start * n, count * n * sizeof(T));
+    else memset(p.z + start * n, 0, count * n * sizeof(T));
+    if (p.y0 && given == n) memcpy(y, p.y0 + start * n, count * n * sizeof(T));
     else memset(y, 0, count * n * sizeof(T));
     if (p.y0 && given < n)
-        for (Index r = 0; r < count; r++) memcpy(y + r * n, p.y0 + (first * rows + r) * given, given * sizeof(T));
+        for (Index r = 0; r < count; r++) memcpy(y + r * n, p.y0 + (start + r) * given, given * sizeof(T));
     if (p.bias)
         for (Index r = 0; r < count; r++, y += n)
             for (Index c = 0; c < f.channels; c++)
                 for (Index i = 0; i < area; i++) y[c * area + i] += p.bias[c];
 }
-
-}  // namespace

@@ -1,57 +1,51 @@
 // What a sweep does, for points of any size: parsed from integers once for each system, and every bound checked.
 #pragma once
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "activation.h"
 
-namespace {
-
 enum { DENSE, LAGGED, CONVOLUTION };
-enum Reach { UP_TO, BEFORE, WITHIN };  // what a product reads: all so far, all before its window, of that its loop's part
+enum { PRODUCT, ACTIVATE, LOOP };
+enum { UP_TO, BEFORE, WITHIN };  // what a product reads: all so far, all before its window, of that its loop's part
 
-struct Block {
+struct Range {
     Index first, last;
-    int code;  // of σ
+    Index size() const { return last - first; }
+};
+struct Block {
+    Range channels;
+    Index code;  // of σ
 };
 struct Rectangle {
-    Index lag, last_lag, to_first, to_last, first, last;  // of W, which also a transposed program reads
+    Range lags, out, in;  // of W; a transposed program reads `out` and writes `in`
 };
 struct Step {
-    enum { PRODUCT, ACTIVATE, LOOP } kind;
-    Index which;   // rectangle or block; or the loop's stride
-    Reach reach;   // of a product
-    size_t after;  // the step that follows, of a loop the one behind its body
+    Index kind, which, reach;  // which rectangle or block, or the loop's stride; reach of a product
+    size_t after;              // the step that follows, of a loop the one behind its body
 };
 struct Program {
-    Index kind, channels, lags, axes, kernel[3], before[3], transposed;
+    Index kind, channels, lags, axes, kernel[3], before[3], taps;  // taps: entries of the kernel
+    bool transposed;
+    std::vector<Index> weight_shape;
     std::vector<Block> blocks;
     std::vector<Rectangle> rectangles;
     std::vector<Step> steps;
-    Index taps, weight_axes, weight_shape[5];  // entries of the kernel; how W lies
-    double work;                               // multiplications for one position
+    double work = 0;  // multiplications for one position
 
-    struct Channels {
-        Index to, outputs, from, inputs;
-    };
-    Channels channels_of(const Rectangle& r) const {
-        if (transposed) return {r.first, r.last - r.first, r.to_first, r.to_last - r.to_first};
-        return {r.to_first, r.to_last - r.to_first, r.first, r.last - r.first};
-    }
+    const Range& to(const Rectangle& r) const { return transposed ? r.in : r.out; }
+    const Range& from(const Rectangle& r) const { return transposed ? r.out : r.in; }
     bool whole_blocks(Index given) const {
-        if (given == channels) return true;
-        for (const Block& block : blocks)
-            if (block.last >= given) return block.last == given;
-        return false;
+        const auto ends = [=](const Block& block) { return block.channels.last == given; };
+        return given == channels || std::any_of(blocks.begin(), blocks.end(), ends);
     }
 };
 
-constexpr Index MANY = Index(1) << 31;
+constexpr Index MANY = Index(1) << 31, DEEPEST = 4;
 constexpr double MOST_ENTRIES = double(Index(1) << 48);  // so many that no size or offset in bytes overflows
-constexpr int DEEPEST = 4;
 
 class Parser {
     const std::vector<Index>& numbers;
@@ -59,17 +53,17 @@ class Parser {
     Program f;
 
     [[noreturn]] static void fail(const std::string& what) { throw std::invalid_argument("program: " + what); }
-    static std::string span(Index low, Index high) { return std::to_string(low) + " to " + std::to_string(high); }
-    Index take(const char* what, Index low, Index high) {
+    static std::string span(Range r) { return std::to_string(r.first) + " to " + std::to_string(r.last); }
+    Index take(const char* what, Index low = INT64_MIN, Index high = INT64_MAX) {
         if (at == numbers.size()) fail(std::string("ends before ") + what);
         const Index x = numbers[at++];
-        if (x < low || x > high) fail(what + (" is " + std::to_string(x)) + ", not " + span(low, high));
+        if (x < low || x > high) fail(what + (" is " + std::to_string(x)) + ", not " + span({low, high}));
         return x;
     }
-    void range(const char* verb, Index most, Index& first, Index& last) {
-        first = take("a range begins", INT64_MIN, INT64_MAX), last = take("it ends", INT64_MIN, INT64_MAX);
-        if (first < 0 || last <= first || last > most)
-            fail("rectangle " + std::to_string(f.rectangles.size()) + verb + span(first, last) + " of " + std::to_string(most));
+    Range range(const char* verb, Index most) {
+        const Range r = {take("a range begins"), take("it ends")};
+        if (r.first >= 0 && r.last > r.first && r.last <= most) return r;
+        fail("rectangle " + std::to_string(f.rectangles.size()) + verb + span(r) + " of " + std::to_string(most));
     }
     void head() {
         f.kind = take("the kind", DENSE, CONVOLUTION);
@@ -80,52 +74,46 @@ class Parser {
         for (int i = 0; i < 3; i++) f.kernel[i] = take("a side of the kernel", 1, i < 3 - f.axes ? 1 : MANY);
         for (int i = 0; i < 3; i++) f.before[i] = take("the padding before an axis", 0, f.kernel[i] - 1);
         f.transposed = take("transposed", 0, 1);
-        double entries = double(f.lags + 1) * f.channels * f.channels;
-        for (Index side : f.kernel) entries *= side;
+        const double entries = double(f.kernel[0]) * f.kernel[1] * f.kernel[2] * (f.lags + 1) * f.channels * f.channels;
         if (entries > MOST_ENTRIES) fail("its weight has too many entries");
         f.taps = f.kernel[0] * f.kernel[1] * f.kernel[2];
-        f.weight_axes = 0;
-        if (lagged) f.weight_shape[f.weight_axes++] = f.lags + 1;
-        for (int i = 0; i < 2; i++) f.weight_shape[f.weight_axes++] = f.channels;
-        for (Index axis = 3 - f.axes; axis < 3; axis++) f.weight_shape[f.weight_axes++] = f.kernel[axis];
+        if (lagged) f.weight_shape.push_back(f.lags + 1);
+        f.weight_shape.insert(f.weight_shape.end(), 2, f.channels);
+        f.weight_shape.insert(f.weight_shape.end(), f.kernel + 3 - f.axes, f.kernel + 3);
     }
     void parts() {
-        const Index count = take("the number of blocks", 1, f.channels);
-        Index first = 0;
-        for (Index i = 0; i < count; i++) {
-            const Index last = take("the end of a block", first + 1, f.channels);
-            f.blocks.push_back({first, last, IDENTITY}), first = last;
+        const Index n = f.channels;
+        Index end = 0;
+        for (Index rest = take("the number of blocks", 1, n); rest; rest--) {
+            const Index first = end;
+            end = take("the end of a block", first + 1, n);
+            f.blocks.push_back({{first, end}, IDENTITY});
         }
-        if (first != f.channels)
-            fail("its blocks end at channel " + std::to_string(first) + " of " + std::to_string(f.channels));
+        if (end < n) fail("its blocks end at channel " + std::to_string(end) + " of " + std::to_string(n));
         for (Block& block : f.blocks) block.code = take("the code of an activation", 0, CODES - 1);
-        f.work = 0;
         for (Index rest = take("the number of rectangles", 0, MANY); rest; rest--) {
-            Rectangle r;
-            range(" has lags ", f.lags + 1, r.lag, r.last_lag);
-            range(" writes channels ", f.channels, r.to_first, r.to_last);
-            range(" reads channels ", f.channels, r.first, r.last);
-            f.work += double(r.last_lag - r.lag) * (r.to_last - r.to_first) * (r.last - r.first) * f.taps;
-            f.rectangles.push_back(r);
+            const Range lags = range(" has lags ", f.lags + 1), out = range(" writes channels ", n);
+            f.rectangles.push_back({lags, out, range(" reads channels ", n)});
+            f.work += double(lags.size()) * out.size() * f.rectangles.back().in.size() * f.taps;
         }
     }
     void steps(int depth) {
         for (Index rest = take("the number of steps", 0, MANY); rest; rest--) {
             const size_t i = f.steps.size();
-            const Index kind = take("the kind of a step", Step::PRODUCT, Step::LOOP);
-            f.steps.push_back({decltype(Step::kind)(kind), 0, UP_TO, i + 1});
-            if (kind == Step::PRODUCT) {
-                f.steps[i].which = take("the rectangle of a product", 0, Index(f.rectangles.size()) - 1);
-                f.steps[i].reach = Reach(take("the reach of a product", UP_TO, f.kind == LAGGED ? WITHIN : UP_TO));
-            } else if (kind == Step::ACTIVATE) {
-                f.steps[i].which = take("an activated block", 0, Index(f.blocks.size()) - 1);
+            Step step = {take("the kind of a step", PRODUCT, LOOP), 0, UP_TO, i + 1};
+            if (step.kind == PRODUCT) {
+                step.which = take("the rectangle of a product", 0, Index(f.rectangles.size()) - 1);
+                step.reach = take("the reach of a product", UP_TO, f.kind == LAGGED ? WITHIN : UP_TO);
+            } else if (step.kind == ACTIVATE) {
+                step.which = take("an activated block", 0, Index(f.blocks.size()) - 1);
             } else {
                 if (f.kind != LAGGED) fail("it has a loop, but no time");
                 if (depth == DEEPEST) fail("its loops are nested more than " + std::to_string(DEEPEST) + " deep");
-                f.steps[i].which = take("the stride of a loop", 1, INT64_MAX);
-                steps(depth + 1);
-                f.steps[i].after = f.steps.size();
+                step.which = take("the stride of a loop", 1);
             }
+            f.steps.push_back(step);
+            if (step.kind == LOOP) steps(depth + 1);
+            f.steps[i].after = f.steps.size();
         }
     }
 
@@ -137,5 +125,3 @@ class Parser {
         return std::move(f);
     }
 };
-
-}  // namespace

@@ -1,26 +1,17 @@
 // One call for one sweep: samples are independent, so threads share them out.
 #pragma once
 
-#include <exception>
 #include <memory>
-#include <new>
 
 #include "convolution.h"
 #include "lagged.h"
 
-namespace {
-
 // So many threads that each has enough to do to be worth waking.
 Index crew(double work, Index threads, Index pieces) {
-    const double useful = work / 500000;
-    threads = threads < useful ? threads : Index(useful);
-    threads = threads < pieces ? threads : pieces;
-    return threads < 1 ? 1 : threads;
+    return std::max<Index>(1, Index(std::min({work / 500000, double(threads), double(pieces)})));
 }
 
-constexpr Index KEPT = 1 << 22;  // entries
-
-// Memory for one call, which stays for later ones of the same thread and use unless it is larger than KEPT: fresh memory
+// Memory for one call, which stays for later ones of the same thread and use unless it is many entries: fresh memory
 // comes from the system page by page, which takes longer than small products.
 enum Use { COPY, LAST, PARTS };
 template <class T, Use use> struct Scratch {
@@ -28,7 +19,7 @@ template <class T, Use use> struct Scratch {
     T* data;
     explicit Scratch(Index size) {
         static thread_local std::vector<T> kept;
-        if (size > KEPT) other.reset(new T[size]);  // only what is used is ever written
+        if (size > 1 << 22) other.reset(new T[size]);  // only what is used is ever written
         else if (Index(kept.size()) < size) kept.resize(size);
         data = other ? other.get() : kept.data();
     }
@@ -38,23 +29,18 @@ template <class T> void sweep(const Program& f, const Extent& x, const T* W, con
     if (!x.batch) return;
     const bool copied = f.kind != CONVOLUTION && !f.transposed;
     const Scratch<T, COPY> copy(copied ? (f.lags + 1) * f.channels * f.channels : 0);
-    if (copied) {
-        transpose(f, W, copy.data);
-        W = copy.data;
-    }
+    if (copied) transpose(f, W, copy.data), W = copy.data;
     threads = crew(f.work * x.area * x.batch, threads, x.batch);
     const auto part = f.kind == CONVOLUTION ? sweep_conv<T> : sweep_lagged<T>;
-    if (threads == 1) return part(f, x, W, p, 0, x.batch);
+    if (threads == 1) return part(f, x, W, p, {0, x.batch});
     bool full = false;  // an exception must not leave a parallel region
 #pragma omp parallel for num_threads(threads) reduction(|| : full)
     for (Index i = 0; i < threads; i++) {
         try {
-            part(f, x, W, p, x.batch * i / threads, x.batch * (i + 1) / threads);
+            part(f, x, W, p, {x.batch * i / threads, x.batch * (i + 1) / threads});
         } catch (const std::exception&) {
             full = true;
         }
     }
     if (full) throw std::bad_alloc();
 }
-
-}  // namespace
