@@ -189,7 +189,7 @@ def test_weight_bias_and_point_of_other_types_and_shapes_are_refused(native):
     with pytest.raises(TypeError, match=r"y0 is torch.sparse_coo, the machine needs torch.strided"):
         machine.solve(x.to_sparse())
     dual = machine.dual(machine.solve(x)[0].detach())
-    with pytest.raises(TypeError, match=r"the point y is torch.float32, the machine is torch.float64"):
+    with pytest.raises(TypeError, match=r"y is torch.float32, the machine is torch.float64"):
         rv.DenseMachine((2, 3), dtype=torch.float64).dual(dual.y).endofunction(torch.zeros(2, 4, 5).double().unbind())
     machine.double()
     with pytest.raises(TypeError, match=r"y is torch.float32, the machine is torch.float64"):

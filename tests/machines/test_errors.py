@@ -153,7 +153,7 @@ DENSE_CALLS = [
     ),
     (lambda m: m.weight_cotangent(torch.zeros(4, 10), torch.zeros(3, 10)), ValueError, r"v and z must agree"),
     (
-        lambda m: m(torch.zeros(4, 3)),
+        lambda m: m.solve(torch.zeros(4, 3)),
         ValueError,
         r"y0 of shape \(4, 3\) has 3 channels, the machine takes 2, 6, 9 or 10",
     ),

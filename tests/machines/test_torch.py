@@ -199,6 +199,9 @@ def test_copies_and_round_trips_are_the_same_machine(name):
     for other in (copy.deepcopy(machine), twin):
         assert torch.equal(other(x), machine(x))
         assert repr(other) == repr(machine)
+    y = machine.solve(x)[0].detach()
+    for derivative in (machine.tangent(y), machine.dual(y)):
+        assert_equal(copy.deepcopy(derivative).solve(x, x), derivative.solve(x, x))
     if "custom" not in name:  # a lambda does not pickle
         assert torch.equal(pickle.loads(pickle.dumps(machine))(x), machine(x))
 

@@ -218,12 +218,10 @@ def test_an_operator_that_gives_another_shape_is_refused():
         def apply(self, W: Tensor, z: Tensor) -> Tensor:
             return super().apply(W, z)[..., :1]
 
-    machine = rv.StructuredMachine(
-        Short(rv.DenseMachine((1, 2)).system.rectangles, 3), (1, 2), connections=torch.zeros(2, 2) > 0
-    )
-    packed = system(rv.DenseMachine((1, 2)).connections, machine.operator, machine.activation)
+    dense = rv.DenseMachine((1, 2))
+    short = system(dense.connections, Short(dense.system.rectangles, 3), dense.activation)
     with pytest.raises(ValueError, match=r"Short gives \(4, 1\) where y has \(4, 2\)"):
-        solve(packed, Sigma(FUNCTION), machine.weight.detach(), None, torch.zeros(4, 1), None)
+        solve(short, Sigma(FUNCTION), torch.ones(2), None, torch.zeros(4, 1), None)
 
 
 def test_systems_with_parts_of_ones_own_go_with_their_machine():
