@@ -4,6 +4,7 @@ Where there is a public replacement, it is named; where there is none, a new PyT
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -72,6 +73,13 @@ def autocast_type(x: Tensor) -> torch.dtype | None:
     if device == "meta" or not torch.is_autocast_enabled(device):
         return None
     return torch.get_autocast_dtype(device)
+
+
+def without_autocast(x: Tensor) -> AbstractContextManager:
+    """Where points and weights came in the precision to compute in, as in a backward pass that runs under autocast."""
+    if not _is_any_autocast_enabled() or autocast_type(x) is None:
+        return nullcontext()
+    return torch.autocast(x.device.type, enabled=False)
 
 
 def cast(x: Any) -> Any:

@@ -4,7 +4,7 @@ A machine over numbers has one axis for their coefficients, directly before the 
 W acts on each coefficient alone; σ, slopes and the bias know the multiplication.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import factorial
 
 import torch
@@ -27,13 +27,12 @@ class Numbers:
     table: tuple[tuple[int, int, int, float], ...]
     order: int
 
-    @property
-    def real(self) -> bool:
-        return not self.order
+    real: bool = field(init=False, compare=False)
+    size: int = field(init=False, compare=False)
 
-    @property
-    def size(self) -> int:
-        return 1 + max(k for _, _, k, _ in self.table)
+    def __post_init__(self):
+        object.__setattr__(self, "real", not self.order)
+        object.__setattr__(self, "size", 1 + max(k for _, _, k, _ in self.table))
 
     def times(self, a: Tensor, b: Tensor, axis: int) -> Tensor:
         """a b."""

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..pytorch import is_compiling, was_freed
 from ..structure.numbers import REALS, Numbers
-from ..structure.sigma import FUNCTION, NONE, SLOPE, SLOPE_AT, Sigma
+from ..structure.sigma import FUNCTION, NONE, SLOPE_AT, Sigma
 from .system import System
 
 NAMES = {FUNCTION: ("y0", "z0"), NONE: ("y", "z")}
@@ -21,11 +21,12 @@ def explain(system: System, sigma: Sigma, weight: Any, bias: Any, y0: Any, z0: A
         raise ValueError(f"one of {first}, {second} must be given")
     if sigma.mode == SLOPE_AT and sigma.point is None:
         raise ValueError("the point y must be given")
-    points = {first: y0, second: z0}
-    points |= {"y": sigma.point, "value": sigma.value} if sigma.mode >= SLOPE else {}
+    points: dict[str, Any] = {}
+    for name, x in ((first, y0), (second, z0), ("y", sigma.point), ("value", sigma.value)):
+        if x is not None:
+            points[name] = x
     short = () if system.transposed else (first, second)
-    given = {name: x for name, x in points.items() if x is not None}
-    explain_points(system, weight, given, short, bias, sigma.numbers)
+    explain_points(system, weight, points, short, bias, sigma.numbers)
 
 
 def explain_points(

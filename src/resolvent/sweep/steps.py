@@ -1,13 +1,12 @@
 """Algorithm 1 of the paper, step by step in plain PyTorch: the reference for every executor."""
 
-from contextlib import AbstractContextManager, nullcontext
 from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..pytorch import autocast_type, is_batched_cotangent
+from ..pytorch import is_batched_cotangent, without_autocast
 from ..structure.operator import Product
 from ..structure.sigma import FUNCTION, NONE, SLOPE_AT, Sigma
 from .system import System
@@ -74,11 +73,6 @@ def accumulate(system: System, v: Tensor, z: Tensor, members: int) -> Tensor:
         for rectangle in system.rectangles:
             operator.add_cotangent(operator.entries(Q, rectangle), v, z, rectangle)
     return Q.view(*ensemble, *operator.weight_shape)
-
-
-def without_autocast(x: Tensor) -> AbstractContextManager:
-    """Points and weights came in the precision to compute in, also when a backward pass runs under autocast."""
-    return nullcontext() if autocast_type(x) is None else torch.autocast(x.device.type, enabled=False)
 
 
 def flat(x: Tensor, members: int, event_ndim: int) -> Tensor:

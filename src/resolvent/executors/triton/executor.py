@@ -5,11 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...pytorch import without_autocast
 from ...structure.operator import CONVOLUTION
 from ...structure.sigma import FUNCTION, SLOPE_AT, Sigma
 from ...sweep.cut import form_of
 from ...sweep.stages import Extent
-from ...sweep.steps import without_autocast
 from ...sweep.system import System
 from .kernel import sweep_kernel
 from .launch import on_gpu_of, power_of_2, prepare, product_precision, readable, reads

@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...pytorch import without_autocast
 from ...structure.operator import CONVOLUTION, DENSE, Product
 from ...sweep.cut import form_of
 from ...sweep.stages import cover
-from ...sweep.steps import without_autocast
 from ...sweep.system import System
 from .kernel import cotangent_kernel
 from .launch import on_gpu_of, outside_of_graphs, prepare, product_precision, readable
