@@ -21,8 +21,6 @@ class NotAMachine(ValueError):
 class Machine(metaclass=ABCMeta):
     """An endofunction f of X that can be inverted: its resolvent R_f = (id - f)^-1 exists, and has finite depth."""
 
-    __slots__ = ()
-
     @abstractmethod
     def endofunction(self, x: Point) -> Point:
         """f(x)."""
@@ -68,8 +66,6 @@ class Machine(metaclass=ABCMeta):
 
 class Linear(Machine):
     """A linear machine: its tangent is itself, and the dual of its dual acts as it does."""
-
-    __slots__ = ()
 
     def tangent(self, x: Point = None) -> "Linear":
         return self

@@ -16,8 +16,6 @@ from ..sweep.system import System
 class Tangent(Linear):
     """dy = W dz + dy0, dz = σ'(y) ⊙ dy + dz0. The point y is looked at when it is used."""
 
-    __slots__ = ("machine", "sigma", "system")
-
     def __init__(self, machine: Any, y: Tensor, value: Tensor | None):
         self.machine, self.system, self.sigma = machine, machine._system, Sigma(SLOPE_AT, y, value)
 
@@ -54,8 +52,6 @@ class Tangent(Linear):
 
 class Dual(Tangent):
     """u = W* v + u0, v = σ'(y) ⊙ u + v0."""
-
-    __slots__ = ()
 
     def __init__(self, machine: Any, y: Tensor, value: Tensor | None):
         self.machine, self.system, self.sigma = machine, machine._system.dual, Sigma(SLOPE_AT, y, value)
