@@ -311,6 +311,18 @@ def test_a_network_names_its_own_input():
         rv.Network.dense(2, (3,), 1)(torch.zeros(4, 6))
     with pytest.raises(ValueError, match="x is a list, the network takes 2 channels"):
         rv.Network.dense(2, (3,), 1)([1.0, 2.0])
+    with pytest.raises(ValueError, match="activation lists 1 activations, 2 hidden blocks need one each"):
+        rv.Network.dense(2, (3, 4), 1, ["tanh"])
+    with pytest.raises(TypeError, match="hidden must be a sequence of integers, got 3"):
+        rv.Network.dense(2, 3, 1)
+    with pytest.raises(
+        ValueError, match=r"x has shape \(8, 3, 9, 9\), the network takes 3 channels in the layout \(batch, ch"
+    ):
+        rv.Network.conv(3, (4,), 1)(torch.zeros(8, 3, 9, 9))
+    assert [a.name for a in rv.Network.dense(2, (3, 4), 1, ["tanh", "relu"]).machine.activation.blocks][1:3] == [
+        "tanh",
+        "relu",
+    ]
     assert rv.Network.recurrent(2, (3,), 1, lags=0)(torch.zeros(4, 5, 2)).shape == (4, 5, 1)
 
 

@@ -55,6 +55,15 @@ def test_a_reader_in_numpy_computes_the_same(name, tmp_path):
         assert_equal(torch.from_numpy(read(tmp_path)(point.numpy())), case.machine(point))
 
 
+def test_recurrent_connections_are_saved_as_the_matrices_that_every_reader_knows(tmp_path):
+    machine = rv.Network.recurrent(1, (2, 2), 1, lags=2).machine
+    machine.save(tmp_path)
+    assert isinstance(machine.specification["connections"], list)
+    again = rv.load(tmp_path)
+    assert repr(again) == repr(machine)
+    assert "connections=recurrent" in repr(again)
+
+
 def test_every_activation_is_in_the_specification_and_its_reader():
     page = (READER.parents[1] / "docs" / "specification.md").read_text()
     functions = runpy.run_path(str(READER))["ACTIVATIONS"]

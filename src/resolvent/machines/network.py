@@ -6,10 +6,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..structure.activation import Pointwise
+from ..structure.partition import integers
 from .convolutional import ConvMachine
 from .dense import DenseMachine
 from .recurrent import RecurrentMachine
 from .structured import StructuredMachine
+
+ActivationLike = str | Pointwise | Sequence[str | Pointwise]
 
 
 class Network(nn.Module):
@@ -32,24 +35,36 @@ class Network(nn.Module):
 
     def forward(self, x: Tensor, **options: Any) -> Tensor:
         operator, inputs = self.machine.operator, self.machine.partition.sizes[0]
-        if not isinstance(x, Tensor) or x.ndim < operator.event_ndim or x.shape[operator.channel_axis] != inputs:
+        if not isinstance(x, Tensor) or x.ndim not in operator.ndims or x.shape[operator.channel_axis] != inputs:
             came = f"has shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"is a {type(x).__name__}"
             raise ValueError(f"x {came}, the network takes {inputs} channels in the layout {operator.layout}")
         return self.machine.split(self.machine(x, **options))[-1]
 
     @classmethod
     def dense(
-        cls, inputs: int, hidden: Sequence[int], outputs: int, activation: str | Pointwise = "tanh", **options: Any
+        cls,
+        inputs: int,
+        hidden: Sequence[int],
+        outputs: int,
+        activation: ActivationLike = "tanh",
+        **options: Any,
     ) -> "Network":
         """A perceptron in which each layer sees all before it."""
-        return cls(DenseMachine((inputs, *hidden, outputs), _between(activation, hidden), **options))
+        sigma = _between(activation, hidden)
+        return cls(DenseMachine((inputs, *hidden, outputs), sigma, **options))
 
     @classmethod
     def conv(
-        cls, inputs: int, hidden: Sequence[int], outputs: int, activation: str | Pointwise = "relu", **options: Any
+        cls,
+        inputs: int,
+        hidden: Sequence[int],
+        outputs: int,
+        activation: ActivationLike = "relu",
+        **options: Any,
     ) -> "Network":
-        """A convolutional network in which each layer sees all before it."""
-        return cls(ConvMachine((inputs, *hidden, outputs), _between(activation, hidden), **options))
+        """A convolutional network in which each layer sees all before it; `kernel_size` has one entry for each axis."""
+        sigma = _between(activation, hidden)
+        return cls(ConvMachine((inputs, *hidden, outputs), sigma, **options))
 
     @classmethod
     def recurrent(
@@ -57,7 +72,7 @@ class Network(nn.Module):
         inputs: int,
         hidden: Sequence[int],
         outputs: int,
-        activation: str | Pointwise = "tanh",
+        activation: ActivationLike = "tanh",
         *,
         connections: Any = "recurrent",
         **options: Any,
@@ -65,11 +80,14 @@ class Network(nn.Module):
         """A recurrent network in which each layer sees all before it and, at later steps, hidden layers themselves."""
         if options.get("lags") == 0 and connections == "recurrent":
             connections = "all"  # there is nothing to recur
-        machine = RecurrentMachine(
-            (inputs, *hidden, outputs), _between(activation, hidden), connections=connections, **options
-        )
-        return cls(machine)
+        sigma = _between(activation, hidden)
+        return cls(RecurrentMachine((inputs, *hidden, outputs), sigma, connections=connections, **options))
 
 
-def _between(activation: str | Pointwise, hidden: Sequence[int]) -> list[str | Pointwise]:
-    return ["identity", *[activation] * len(hidden), "identity"]
+def _between(activation: Any, hidden: Sequence[int]) -> list[str | Pointwise]:
+    """The activation of each hidden block, which may be given one by one, between identities."""
+    hidden = integers("hidden", hidden) if hidden != () else ()
+    each = [*activation] if isinstance(activation, list | tuple) else [activation] * len(hidden)
+    if len(each) != len(hidden):
+        raise ValueError(f"activation lists {len(each)} activations, {len(hidden)} hidden blocks need one each")
+    return ["identity", *each, "identity"]

@@ -77,7 +77,7 @@ class RecurrentMachine(StructuredMachine):
 
     def forward(self, x: Tensor, *, lengths: Sequence[int] | Integer[Tensor, "..."] | None = None) -> Tensor:
         """The z of the resolvent at y0 = x + bias, z0 = 0. x has the channels of the first block, or all of them."""
-        if not isinstance(x, Tensor) or not x.ndim or x.shape[-1] not in self._system.inputs:
+        if not isinstance(x, Tensor) or x.ndim not in self.operator.ndims or x.shape[-1] not in self._system.inputs:
             self._refuse(x)
         return self.solve(x, lengths=lengths)[1]
 

@@ -113,11 +113,12 @@ class StructuredMachine(Machine, nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The z of the resolvent at y0 = x + bias, z0 = 0. x has the channels of the first block, or all of them."""
+        system = self._system
         try:
-            channels = x.shape[self._system.operator.channel_axis]
-        except (AttributeError, IndexError):
-            channels = None
-        if channels not in self._system.inputs:
+            fits = x.ndim in system.operator.ndims and x.shape[system.operator.channel_axis] in system.inputs
+        except AttributeError:
+            fits = False
+        if not fits:
             self._refuse(x)
         return self.solve(x)[1]
 
@@ -247,7 +248,7 @@ class StructuredMachine(Machine, nn.Module):
             kind=self.kind,
             sizes=list(self.partition.sizes),
             activation=names,
-            connections=self._named_connections() or (matrices if self._lags else matrices[0]),
+            connections=self._named_connections("all", "sequential") or (matrices if self._lags else matrices[0]),
             bias=self.bias is not None,
             **self._arguments,
         )
@@ -265,7 +266,8 @@ class StructuredMachine(Machine, nn.Module):
     def extra_repr(self) -> str:
         everything = connect("all", self.partition, self._lags, self.connections.time_block)
         counts = [sum(sum(map(sum, matrix)) for matrix in c.matrices) for c in (self.connections, everything)]
-        connections = self._named_connections() or f"{counts[0]} of {counts[1]}"
+        names = ("all", "sequential", "recurrent") if self._lags else ("all", "sequential")
+        connections = self._named_connections(*names) or f"{counts[0]} of {counts[1]}"
         fields = dict(sizes=self.partition.sizes, activation=self.activation, **self._arguments)
         fields |= dict(connections=connections, bias=self.bias is not None)
         return ", ".join(f"{name}={value}" for name, value in fields.items())
@@ -279,10 +281,9 @@ class StructuredMachine(Machine, nn.Module):
         """What a machine of this kind is made with, besides what all machines share."""
         return self.operator.arguments
 
-    def _named_connections(self) -> str | None:
+    def _named_connections(self, *names: Any) -> str | None:
         time_block = self.connections.time_block
-        names = ("all", "sequential", "recurrent")[: 3 if self._lags else 2]
-        named = {name: connect(name, self.partition, self._lags, time_block) for name in names}  # pyright: ignore
+        named = {name: connect(name, self.partition, self._lags, time_block) for name in names}
         return next((name for name, c in named.items() if c == self.connections), None)
 
 
