@@ -314,7 +314,7 @@ def test_a_network_names_its_own_input():
     with pytest.raises(ValueError, match="activation lists 1 activations, 2 hidden blocks need one each"):
         rv.Network.dense(2, (3, 4), 1, ["tanh"])
     with pytest.raises(TypeError, match="hidden must be a sequence of integers, got 3"):
-        rv.Network.dense(2, 3, 1)
+        rv.Network.dense(2, 3, 1)  # pyright: ignore  # that is the mistake
     with pytest.raises(
         ValueError, match=r"x has shape \(8, 3, 9, 9\), the network takes 3 channels in the layout \(batch, ch"
     ):
