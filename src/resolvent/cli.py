@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .files.folder import replace_text
-from .pages.page import write_figure
+from .pages.write import write_figure
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
 console = Console(markup=False, highlight=False)

@@ -22,8 +22,8 @@ from resolvent.training import fit as _fit
 from resolvent.training import measure as _measure
 from resolvent.training import network as _network
 from resolvent.training import open_run, read
-from resolvent.training import parts as _parts
 from resolvent.training import settings as _settings
+from resolvent.training import split as _split
 
 PICTURES = {"learning-curve.svg", "weights.svg", "network.svg"}
 FILES = {"machine.json", "weights.safetensors", "preprocessing.json", "settings.json", "metrics.json", "report.html"}
@@ -183,8 +183,8 @@ def test_validation_counts_its_own_part_alone():
     data = read("sunspots")
     given = dict.fromkeys(field.name for field in dataclasses.fields(_settings.Settings))
     settings = _settings.choose(given, data, "sunspots")
-    parts = _parts.divide(data, settings)
-    targets = _parts.rows_of(parts, "validation").targets.flatten()
+    parts = _split.divide(data, settings)
+    targets = _split.rows_of(parts, "validation").targets.flatten()
     assert_equal(targets[~targets.isnan()], parts.goals[parts.rows["validation"]].flatten())
 
 

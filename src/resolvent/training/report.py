@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from .. import plot
 from ..machines.recurrent import RecurrentMachine
 from ..machines.structured import StructuredMachine
-from ..pages.page import write_page
+from ..pages.write import write_page
 from .measure import headline, number, shown
 from .network import arithmetic, shortcuts
 

@@ -20,7 +20,6 @@ from .data import Data, read
 from .fit import Diverged, fit
 from .measure import measure, naive, verdict
 from .network import Model, Prediction, StepPrediction, build, parameters_read, sequential_like
-from .parts import Parts, divide, rows_of
 from .preprocessing import Preprocessing
 from .processes import processes, rank, same_for_all
 from .report import scores, write_report
@@ -37,6 +36,7 @@ from .settings import (
     write_json,
     write_settings,
 )
+from .split import Split, divide, rows_of
 
 PREPROCESSING = "preprocessing.json"
 
@@ -131,9 +131,9 @@ def train(
                 raise ValueError(f"{settings.data} has changed since the run in {folder} began")
             if settings.processes != before.processes:
                 raise ValueError(f"the run in {folder} has {before.processes} processes, not {settings.processes}")
-        parts = divide(learned, settings)
+        split = divide(learned, settings)
         networks = {
-            (name, s): _network(learned, settings, parts, s, name == "sequential")
+            (name, s): _network(learned, settings, split, s, name == "sequential")
             for s in range(settings.seed, settings.seed + settings.seeds)
             for name in ("machine", "sequential")
         }
@@ -144,13 +144,13 @@ def train(
             _announce(learned, settings, networks["machine", settings.seed].machine)
         if folder is not None:  # only here, where all is known to be well, the first file is written
             try:
-                return _run(learned, settings, parts, networks, folder, progress, keep=True)
+                return _run(learned, settings, split, networks, folder, progress, keep=True)
             except Diverged:
                 if rank() == 0:
                     forget(folder)
                 raise
         with tempfile.TemporaryDirectory(prefix="resolvent-") as temporary:
-            trained = _run(learned, settings, parts, networks, same_for_all(Path(temporary)), progress, keep=False)
+            trained = _run(learned, settings, split, networks, same_for_all(Path(temporary)), progress, keep=False)
             same_for_all(None)  # the folder is gone when the first process leaves
             return trained
 
@@ -181,16 +181,16 @@ def open_run(folder: str | os.PathLike) -> Trained:
     return Trained(machine.requires_grad_(False), metrics, preprocessing, folder)
 
 
-def _network(data: Data, settings: Settings, parts: Parts, seed: int, sequential: bool) -> Model:
-    outputs = 1 if parts.preprocessing.classes is None else len(parts.preprocessing.classes)
+def _network(data: Data, settings: Settings, split: Split, seed: int, sequential: bool) -> Model:
+    outputs = 1 if split.preprocessing.classes is None else len(split.preprocessing.classes)
     series, options = data.task == "forecast", {}
     if settings.machine == "recurrent":
         options = dict(lags=settings.lags)
     elif settings.machine == "conv":
         options = dict(kernel_size=(settings.lags or 0) + 1, padding="causal") if series else dict(kernel_size=(3, 3))
-    channels = parts.inputs.shape[1 if settings.machine == "conv" and not series else -1]
+    channels = split.inputs.shape[1 if settings.machine == "conv" and not series else -1]
     if data.image and settings.machine == "dense":
-        channels = parts.inputs[0].numel()
+        channels = split.inputs[0].numel()
     torch.manual_seed(seed)
     network = build(
         settings.machine, channels, settings.sizes, outputs, settings.activation, settings.connections, **options
@@ -201,7 +201,7 @@ def _network(data: Data, settings: Settings, parts: Parts, seed: int, sequential
 def _run(
     data: Data,
     settings: Settings,
-    parts: Parts,
+    split: Split,
     networks: dict[tuple[str, int], Model],
     folder: Path,
     progress: bool,
@@ -209,10 +209,10 @@ def _run(
 ) -> Trained:
     if rank() == 0:
         write_settings(folder, settings)
-    train, validation = rows_of(parts, "train", settings.lags or 0), rows_of(parts, "validation")
-    test = parts.rows["test"]
+    train, validation = rows_of(split, "train", settings.lags or 0), rows_of(split, "validation")
+    test = split.rows["test"]
     metrics: dict[str, Any] = dict(data=settings.data, task=data.task, target=str(data.target.name))
-    metrics |= dict(rows={part: len(rows) for part, rows in parts.rows.items()}, notes=list(data.notes))
+    metrics |= dict(rows={part: len(rows) for part, rows in split.rows.items()}, notes=list(data.notes))
     curves: dict[str, list[dict[str, float]]] = {}
     predicted = None
     for (name, seed), network in networks.items():
@@ -229,26 +229,26 @@ def _run(
             title=f"{name}, seed {seed}" if settings.seeds > 1 else name,
             progress=progress and rank() == 0,
         )
-        outputs = _test_outputs(network, parts)
+        outputs = _test_outputs(network, split)
         if name not in curves:  # the first seed's, which is the one shown
             sizes, count = list(network.machine.partition.sizes), parameters_read(network.machine)
             metrics[name], curves[name] = dict(sizes=sizes, parameters=count, seeds=[]), history
-            predicted = parts.preprocessing.predictions(outputs) if predicted is None else predicted
+            predicted = split.preprocessing.predictions(outputs) if predicted is None else predicted
         best = min(range(len(history)), key=lambda epoch: history[epoch]["val_loss"])
-        measured = measure(parts.preprocessing, data.target.iloc[test], outputs)
+        measured = measure(split.preprocessing, data.target.iloc[test], outputs)
         metrics[name]["seeds"].append(dict(seed=seed, epochs=len(history), best_epoch=best + 1, **measured))
-    metrics["naive"] = naive(parts.preprocessing, data.target, parts.rows)
+    metrics["naive"] = naive(split.preprocessing, data.target, split.rows)
     metrics["verdict"] = verdict(metrics)
     machine = networks["machine", settings.seed].machine.requires_grad_(False)
     if keep and rank() == 0:
         machine.save(folder)
-        write_json(folder / PREPROCESSING, parts.preprocessing.to_json())
+        write_json(folder / PREPROCESSING, split.preprocessing.to_json())
         truth = data.target.iloc[test].to_numpy()
         times = None if data.time is None else data.time.iloc[test].to_numpy()
-        shown = parts.preprocessing.classes, truth, cast(np.ndarray, predicted), times
+        shown = split.preprocessing.classes, truth, cast(np.ndarray, predicted), times
         write_report(folder, machine, metrics, asdict(settings), curves, *shown)
         write_json(folder / METRICS, metrics)  # the last one: with it the run is finished
-    return Trained(machine, metrics, parts.preprocessing, folder if keep else None)
+    return Trained(machine, metrics, split.preprocessing, folder if keep else None)
 
 
 def _announce(data: Data, settings: Settings, machine: StructuredMachine) -> None:
@@ -260,11 +260,11 @@ def _announce(data: Data, settings: Settings, machine: StructuredMachine) -> Non
         print(note)
 
 
-def _test_outputs(network: Model, parts: Parts) -> np.ndarray:
-    rows = parts.rows["test"]
-    if parts.preprocessing.task == "forecast":
-        return _outputs(network, parts.inputs[None])[0, rows - 1].numpy()
-    return _outputs(network, parts.inputs[rows]).numpy()
+def _test_outputs(network: Model, split: Split) -> np.ndarray:
+    rows = split.rows["test"]
+    if split.preprocessing.task == "forecast":
+        return _outputs(network, split.inputs[None])[0, rows - 1].numpy()
+    return _outputs(network, split.inputs[rows]).numpy()
 
 
 @torch.no_grad()

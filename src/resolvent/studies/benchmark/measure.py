@@ -84,7 +84,7 @@ def through_autograd(function: Callable[..., Tensor], y0: Tensor, weights: list[
     yield {"backward to inputs": lambda: torch.autograd.grad(to_inputs, x, seed, retain_graph=True)}
     for weight in weights:
         weight.requires_grad_(True)
-    torch._dynamo.reset()  # what PyTorch 2.11 has compiled would go on without the gradients of a module's weights
+    torch.compiler.reset()  # what PyTorch 2.11 has compiled would go on without the gradients of a module's weights
     yield {
         "forward + full backward": lambda: torch.autograd.grad(
             function(x, weights), [x, *weights], seed, allow_unused=True
@@ -217,7 +217,7 @@ def measure(case: Case, dtype: torch.dtype, device: str, seconds: float, compile
         row["residual"] = f"{residual:.1e}"
         if residual <= TOLERANCE[dtype]:
             try:
-                torch._dynamo.reset()
+                torch.compiler.reset()
                 for columns in build():
                     for column, function in columns.items():
                         if column == COLUMNS[-1] and program != "layer":

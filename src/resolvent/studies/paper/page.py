@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ... import plot
 from ...algebra.sum import Layer, Sum
-from ...pages.page import write_page
+from ...pages.write import write_page
 from ...training import Trained, read, scores, train
 from ...training import forecast as draw_forecast
 from .. import benchmark

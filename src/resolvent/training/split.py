@@ -15,7 +15,7 @@ from .settings import Settings
 WINDOW, MOST_WINDOWS = 64, 2000  # steps of a stretch of a series to train on, and how many of them in an epoch
 
 
-class Parts(NamedTuple):
+class Split(NamedTuple):
     """The rows of each part, what makes numbers of them, and these numbers."""
 
     rows: dict[str, np.ndarray]
@@ -24,7 +24,7 @@ class Parts(NamedTuple):
     goals: Tensor
 
 
-def divide(data: Data, settings: Settings) -> Parts:
+def divide(data: Data, settings: Settings) -> Split:
     """65, 15 and 20 %: at random, with the same share of each class, or of a series one after the other."""
     rows = np.arange(len(data.target))
     if data.task == "forecast":
@@ -45,23 +45,23 @@ def divide(data: Data, settings: Settings) -> Parts:
     inputs = torch.tensor(preprocessing.inputs(data.inputs), dtype=torch.float32)
     goals = torch.tensor(preprocessing.goals(data.target))
     divided: Any = dict(train=train, validation=validation, test=test)
-    return Parts(divided, preprocessing, inputs, goals if not goals.is_floating_point() else goals.float())
+    return Split(divided, preprocessing, inputs, goals if not goals.is_floating_point() else goals.float())
 
 
-def rows_of(parts: Parts, part: str, lags: int = 0) -> Rows:
+def rows_of(split: Split, part: str, lags: int = 0) -> Rows:
     """A part to learn from: its rows; of a series, stretches with the next value for target, or all that leads to it.
 
     What is NaN in a target does not count.
     """
-    rows = parts.rows[part]
-    if parts.preprocessing.task != "forecast":
-        return Rows(parts.inputs[rows], parts.goals[rows])
-    following = torch.cat([parts.goals[1:], parts.goals.new_full((1, 1), torch.nan)])
+    rows = split.rows[part]
+    if split.preprocessing.task != "forecast":
+        return Rows(split.inputs[rows], split.goals[rows])
+    following = torch.cat([split.goals[1:], split.goals.new_full((1, 1), torch.nan)])
     if part == "train":
         length = min(max(WINDOW, 2 * lags), len(rows) - 1)
         starts = range(0, len(rows) - length, max(1, len(rows) // MOST_WINDOWS))
-        return Rows(*(torch.stack([x[i : i + length] for i in starts]) for x in (parts.inputs, following)))
-    counted = torch.zeros(len(parts.inputs), 1, dtype=torch.bool)
+        return Rows(*(torch.stack([x[i : i + length] for i in starts]) for x in (split.inputs, following)))
+    counted = torch.zeros(len(split.inputs), 1, dtype=torch.bool)
     counted[rows - 1] = True
     last = rows[-1] + 1
-    return Rows(parts.inputs[None, :last], following.where(counted, torch.nan)[None, :last])
+    return Rows(split.inputs[None, :last], following.where(counted, torch.nan)[None, :last])
