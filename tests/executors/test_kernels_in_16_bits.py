@@ -14,7 +14,7 @@ from resolvent.structure.sigma import FUNCTION, ITSELF, SLOPE_AT, ZERO, Sigma
 from resolvent.sweep import cut as _cut
 from resolvent.sweep.steps import steps
 
-pytestmark = MARKS
+pytestmark = [*MARKS, pytest.mark.usefixtures("products_of_views_read_no_further")]
 
 
 def check(machine, batch):
@@ -114,8 +114,6 @@ def test_an_infinite_z_in_a_stage_of_equal_blocks_leaves_alone_what_it_does_not_
     machine.requires_grad_(False).weight.fill_(0.01)  # what is not read, too
     y0 = torch.ones(270, 48, device=DEVICE).half()
     y0[:, 20] = torch.inf
-    if not (y0[:, :16] @ machine.weight[:16, :16]).isfinite().all():
-        pytest.skip("this processor's own products in 16 bits read what lies behind a view, as with AMX")
     y, _ = _triton.sweep(machine.system, ITSELF, machine.weight, None, y0, None)
     u, _ = _triton.sweep(machine.system.dual, ZERO, machine.weight, None, y0, y0)
     for x, fed in ((y, slice(32, None)), (u, slice(16))):
