@@ -11,9 +11,12 @@ from networks import random_point, the_papers_figure
 from torch import Tensor
 
 import resolvent as rv
-from resolvent.machine import Point
+from resolvent.machine import Point, transformed
+from resolvent.structure.jet import Jet
+from resolvent.structure.numbers import Numbers
 
 f64: Any = dict(dtype=torch.float64)
+LANGUAGE = {"the Laplacian": "xx + yy", "the biharmonic": "xxxx + 2 xxyy + yyyy"}
 
 
 @dataclass
@@ -25,13 +28,14 @@ class Kind:
     swapped: bool = False
 
     def pairing(self, x: Point, cotangent: Point) -> Tensor:
+        if isinstance(x, Jet):
+            return (x.coefficients * cotangent.coefficients).sum()
         if isinstance(x, Tensor):
             return (x * cotangent).sum()
         if isinstance(x, dict):
-            return torch.stack([(x[name] * cotangent[name]).sum() for name in x.keys() & cotangent.keys()]).sum()
-        return torch.stack(
-            [(a * b).sum() for a, b in zip(x, cotangent[:: -1 if self.swapped else 1], strict=True)]
-        ).sum()
+            return torch.stack([self.pairing(x[name], cotangent[name]) for name in x.keys() & cotangent.keys()]).sum()
+        halves = zip(x, cotangent[:: -1 if self.swapped else 1], strict=True)
+        return torch.stack([self.pairing(a, b) for a, b in halves]).sum()
 
 
 def structured(name: str) -> Kind:
@@ -82,6 +86,37 @@ BASIC: dict[str, Callable[[], Kind]] = {
         rv.EndofunctionMachine(lambda x: {"b": x["a"].exp()}, depth=1), lambda: {n: torch.randn(2, **f64) for n in "ab"}
     ),
 }
+
+
+NUMBERS = dict(series=rv.jet(torch.zeros(1, 1), 3, names="x").numbers)
+NUMBERS |= {name: rv.jet(torch.zeros(1, 2), text, names="xy").numbers for name, text in LANGUAGE.items()}
+
+
+def over(name: str, numbers: Numbers) -> Kind:
+    """The same machine, of points over numbers: its extension to X ⊗ A."""
+    kind = BASIC[name]()
+
+    def jets(x: Tensor) -> Jet:
+        return Jet(torch.stack([x, *torch.randn(numbers.size - 1, *x.shape, **f64) / 4]), numbers)
+
+    return Kind(kind.machine, lambda: transformed(kind.draw(), jets), kind.swapped)
+
+
+OVER_NUMBERS = {
+    f"{name}, over {which}": (lambda name=name, which=which: over(name, NUMBERS[which]))
+    for name, which in (
+        ("dense", "the biharmonic"),
+        ("dense, some connections", "series"),
+        ("dense, custom activation", "the Laplacian"),
+        ("conv", "series"),
+        ("conv, two axes, some connections", "the Laplacian"),
+        ("recurrent", "the biharmonic"),
+        ("recurrent, time blocks", "series"),
+        ("graph", "the Laplacian"),
+        ("sum", "series"),
+    )
+}
+BASIC |= OVER_NUMBERS
 
 
 def derived(name: str, verb: str) -> Kind:

@@ -3,6 +3,8 @@
 import torch
 from torch.testing import assert_close
 
+from resolvent.structure.jet import Jet
+
 # float64 and float32 leave about a hundred and more roundings; float16 and bfloat16, of epsilon 1e-3 and 8e-3, six.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 6e-3, torch.bfloat16: 5e-2}
 
@@ -19,6 +21,8 @@ def assert_equal(actual, expected) -> None:
         tolerance = TOLERANCE[expected.dtype]
         assert_close(actual, expected, rtol=tolerance, atol=tolerance)
         return
+    if isinstance(expected, Jet):
+        actual, expected = (actual.coefficients,), (expected.coefficients,)
     assert len(actual) == len(expected)
     for a, e in zip(actual, expected, strict=True):
         assert_equal(a, e)

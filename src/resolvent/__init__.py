@@ -10,6 +10,11 @@ from .algebra.nilpotent import LinearMachine as LinearMachine
 from .algebra.sum import Layer as Layer
 from .algebra.sum import Sum as Sum
 from .algebra.sum import depends as depends
+from .jets.derivatives import biharmonic as biharmonic
+from .jets.derivatives import derivatives as derivatives
+from .jets.derivatives import jet as jet
+from .jets.derivatives import laplacian as laplacian
+from .jets.rules import RULES as _  # noqa: F401  # what functions of PyTorch make of jets
 from .machine import Linear as Linear
 from .machine import Machine as Machine
 from .machine import NotAMachine as NotAMachine

@@ -10,6 +10,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from .pytorch import each_tensor
+
 Point: TypeAlias = Any  # Tensor | tuple[Tensor | None, ...] | Mapping[str, Tensor]
 Projection: TypeAlias = Callable[[Point], Point]
 
@@ -101,9 +103,9 @@ class Tangent(Linear):
 
     def _like(self, parts: dict[Any, Tensor]) -> Point:
         """The parts as a point of the kind of x."""
-        if isinstance(self.x, Tensor):
-            return parts[None]
-        return parts if isinstance(self.x, Mapping) else tuple(parts.get(i) for i in range(len(self.x)))
+        if isinstance(self.x, tuple | list):
+            return tuple(parts.get(i) for i in range(len(self.x)))
+        return parts if isinstance(self.x, Mapping) else parts[None]
 
 
 class Dual(Tangent):
@@ -136,30 +138,30 @@ def plus(x: Point, other: Point, where: str = "") -> Point:
     """x + other; what is missing in one of them is zero."""
     if x is None or other is None:
         return other if x is None else x
-    if isinstance(x, Tensor):
-        if not isinstance(other, Tensor) or x.shape != other.shape:
-            came = tuple(other.shape) if isinstance(other, Tensor) else type(other).__name__
-            raise ValueError(f"f must map X to X, but gives {came}{where} at a point of shape {tuple(x.shape)}")
-        return x + other
     if isinstance(x, Mapping):
         both = x.keys() & other.keys()
         return {**x, **other, **{name: plus(x[name], other[name], f" in {name}") for name in both}}
-    return tuple(plus(a, b) for a, b in zip(x, other, strict=True))
+    if isinstance(x, tuple | list):
+        return tuple(plus(a, b) for a, b in zip(x, other, strict=True))
+    if x.shape != getattr(other, "shape", None):
+        came = tuple(other.shape) if hasattr(other, "shape") else type(other).__name__
+        raise ValueError(f"f must map X to X, but gives {came}{where} at a point of shape {tuple(x.shape)}")
+    return x + other
 
 
 def transformed(x: Point, function: Callable[[Tensor], Tensor]) -> Point:
     """The function of each tensor of a point."""
-    if x is None or isinstance(x, Tensor):
-        return None if x is None else function(x)
     if isinstance(x, Mapping):
-        return {name: function(value) for name, value in x.items()}
-    return tuple(transformed(value, function) for value in x)
+        return {name: transformed(value, function) for name, value in x.items()}
+    if isinstance(x, tuple | list):
+        return tuple(transformed(value, function) for value in x)
+    return None if x is None else each_tensor(function, x)
 
 
 def _parts(x: Point) -> dict[Any, Tensor]:
     """What a point has, by name or place; of a tensor, itself."""
-    if x is None or isinstance(x, Tensor):
-        return {None: x} if x is not None else {}
+    if not isinstance(x, Mapping | tuple | list):
+        return {} if x is None else {None: x}
     named = x.items() if isinstance(x, Mapping) else enumerate(x)
     return {name: value for name, value in named if value is not None}
 

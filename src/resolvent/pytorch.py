@@ -25,6 +25,7 @@ from torch._C._functorch import (
 from torch._functorch.utils import unwrap_dead_wrappers
 from torch.autograd import Function, forward_ad
 from torch.compiler import is_compiling as is_compiling
+from torch.utils import _pytree
 
 PLAIN = (Tensor, nn.Parameter)
 """Types whose tensors are what they seem."""
@@ -84,7 +85,7 @@ def without_autocast(x: Tensor) -> AbstractContextManager:
 
 def cast(x: Any) -> Any:
     """x in the precision that autocast asks for; float64, integers and what is no tensor are left alone."""
-    dtype = autocast_type(x) if isinstance(x, Tensor) else None
+    dtype = autocast_type(x) if hasattr(x, "__torch_function__") else None
     return x if dtype is None or not x.is_floating_point() or x.dtype.itemsize == 8 else x.to(dtype)
 
 
@@ -131,6 +132,16 @@ def was_freed(x: Tensor) -> bool:
     x = x if is_legacy_batchedtensor(x) else torch.func.debug_unwrap(x)
     plain = type(x) in PLAIN and x.device.type in ("cpu", "cuda")
     return plain and not is_legacy_batchedtensor(x) and not x._is_zerotensor() and x.untyped_storage().nbytes() == 0
+
+
+def as_tree(cls: type, flatten: Callable, unflatten: Callable) -> None:
+    """That transforms and compilers see the tensors in objects of a class. Nothing public says so."""
+    _pytree.register_pytree_node(cls, flatten, unflatten)
+
+
+def each_tensor(function: Callable, x: Any) -> Any:
+    """The function of the tensors in x. Nothing public does what transforms do."""
+    return _pytree.tree_map(function, x)
 
 
 def weight_and_bias(module: Any) -> tuple[Any, Any]:

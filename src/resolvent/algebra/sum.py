@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..files.folder import write
 from ..machine import NotAMachine
+from ..structure.jet import Jet
 from .additive import Additive, Parts
 from .derivative import LinearSum
 from .order import Edge, levels
@@ -162,7 +163,7 @@ class Layer(Terms, nn.Module):
             came = f"{len(values)} values" if isinstance(values, Sequence) else type(values).__name__
             raise ValueError(f"{label} writes {', '.join(self.writes)}, but its module returned {came}")
         for name, value in zip(self.writes, values, strict=True):
-            if not isinstance(value, Tensor):
+            if not isinstance(value, Tensor | Jet):
                 raise TypeError(f"{label} must write a tensor to {name}, its module returned {type(value).__name__}")
         return dict(zip(self.writes, values, strict=True))
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from .. import pytorch
 from ..machine import Linear, Point, Projection, annihilators
+from ..structure.jet import common, lifted, lowered
 from ..structure.sigma import SLOPE_AT, ZERO, Sigma
 from ..sweep.explain import explain_points
 from ..sweep.solve import solve
@@ -36,8 +37,10 @@ class Tangent(Linear):
         y, z = both(self.system, weight, x, names)
         explain_points(self.system, weight, {names[0]: y, "y": self.y})
         Wz, _ = solve(self.system, ZERO, weight, None, None, z)
+        event_ndim, numbers = self.system.operator.event_ndim, common(y, self.y)
         slope = self.system.activations.slope(pytorch.cast(self.y))
-        return Wz, slope * pytorch.cast(y)
+        slope, y = (lifted(x, numbers, event_ndim) for x in (slope, pytorch.cast(y)))
+        return Wz, lowered(numbers.image(slope, y, -1 - event_ndim, self.system.transposed), numbers, event_ndim)
 
     def depth_at(self, x: Point = None) -> int:
         return self.machine.depth_at(self.y)

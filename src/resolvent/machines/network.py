@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..structure.activation import Pointwise
+from ..structure.jet import Jet
 from ..structure.partition import integers
 from .convolutional import ConvMachine
 from .dense import DenseMachine
@@ -33,10 +34,10 @@ class Network(nn.Module):
         super().__init__()
         self.machine = machine
 
-    def forward(self, x: Tensor, **options: Any) -> Tensor:
+    def forward(self, x: Tensor | Jet, **options: Any) -> Any:
         operator, inputs = self.machine.operator, self.machine.partition.sizes[0]
-        if not isinstance(x, Tensor) or x.ndim not in operator.ndims or x.shape[operator.channel_axis] != inputs:
-            came = f"has shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"is a {type(x).__name__}"
+        if not isinstance(x, Tensor | Jet) or x.ndim not in operator.ndims or x.shape[operator.channel_axis] != inputs:
+            came = f"has shape {tuple(x.shape)}" if isinstance(x, Tensor | Jet) else f"is a {type(x).__name__}"
             raise ValueError(f"x {came}, the network takes {inputs} channels in the layout {operator.layout}")
         return self.machine.split(self.machine(x, **options))[-1]
 

@@ -10,7 +10,9 @@ from ..algebra.sum import Sum
 from ..machine import Point, Projection
 from ..structure.activation import Pointwise
 from ..structure.connections import ConnectionsLike, connect
+from ..structure.jet import Jet, common, lifted, lowered
 from ..structure.lagged import Lagged
+from ..structure.numbers import REALS, Numbers
 from ..structure.partition import Partition, integer
 from ..structure.sigma import FUNCTION, Sigma
 from ..sweep.explain import explain, explain_points
@@ -77,7 +79,7 @@ class RecurrentMachine(StructuredMachine):
 
     def forward(self, x: Tensor, *, lengths: Sequence[int] | Integer[Tensor, "..."] | None = None) -> Tensor:
         """The z of the resolvent at y0 = x + bias, z0 = 0. x has the channels of the first block, or all of them."""
-        if not isinstance(x, Tensor) or x.ndim not in self.operator.ndims or x.shape[-1] not in self._system.inputs:
+        if not isinstance(x, Tensor | Jet) or x.ndim not in self.operator.ndims or x.shape[-1] not in self._system.inputs:
             self._refuse(x)
         return self.solve(x, lengths=lengths)[1]
 
@@ -97,21 +99,23 @@ class RecurrentMachine(StructuredMachine):
             return super().solve(y0, z0)
         weight, bias, y0, z0 = map(pytorch.cast, (*pytorch.weight_and_bias(self), y0, z0))
         explain(self._system, Sigma(FUNCTION), weight, bias, y0, z0)
-        y0, z0 = begin(self._system, Sigma(FUNCTION), bias, y0, z0)
-        inside = None if lengths is None else self._inside(lengths, y0)
+        numbers, shape = common(y0, z0, history), (z0 if y0 is None else y0).shape
+        sigma, (y0, z0) = Sigma(FUNCTION, numbers=numbers), (lifted(x, numbers, 2) for x in (y0, z0))
+        y0, z0 = begin(self._system, sigma, bias, y0, z0)
+        inside = None if lengths is None else self._inside(lengths, y0, numbers)
         if inside is not None:
             y0, z0 = y0.where(inside, 0), z0.where(inside, 0)
         past = 0
         if history is not None:
-            history = self._history(pytorch.cast(history), weight, y0)
+            history = lifted(self._history(pytorch.cast(history), weight, shape), numbers, 2)
             past = self.operator.time_steps(history)
             z0 = torch.cat([history, z0], -2)
             y0 = torch.cat([torch.zeros_like(history), y0], -2)
             inside = None if inside is None else torch.cat([torch.ones_like(history, dtype=torch.bool), inside], -2)
-        solution = solve(self._system, Sigma(FUNCTION, inside=inside, history=past), weight, None, y0, z0)
+        solution = solve(self._system, sigma._replace(inside=inside, history=past), weight, None, y0, z0)
         if inside is not None:
             solution = (x.where(inside, 0) for x in solution)
-        y, z = (x[..., past:, :] for x in solution)
+        y, z = (lowered(x[..., past:, :], numbers, 2) for x in solution)
         return y, z
 
     def initial_state(self, batch: int | None = None) -> State:
@@ -121,10 +125,10 @@ class RecurrentMachine(StructuredMachine):
 
     def step(self, x: Float[Tensor, "*batch inputs"], state: State) -> tuple[Float[Tensor, "*batch channels"], State]:
         """z of the next time step and the state after it: the numbers of the whole sequence, in constant memory."""
-        fits = isinstance(x, Tensor) and isinstance(state, Tensor) and x.ndim == state.ndim - 1 and x.ndim in (1, 2)
+        fits = isinstance(x, Tensor | Jet) and isinstance(state, Tensor | Jet) and x.ndim == state.ndim - 1 and x.ndim in (1, 2)
         fits = fits and x.shape[-1] in self._system.inputs
         if not fits or state.shape[-2:] != (self.operator.lags, self.partition.total):
-            came = [tuple(t.shape) if isinstance(t, Tensor) else type(t).__name__ for t in (x, state)]
+            came = [tuple(t.shape) if isinstance(t, Tensor | Jet) else type(t).__name__ for t in (x, state)]
             raise ValueError(
                 f"x has shape {came[0]} and state {came[1]}: a step needs (batch, {self.partition.sizes[0]}) and "
                 f"(batch, {self.operator.lags}, {self.partition.total}), as from initial_state, or both without batch"
@@ -132,20 +136,20 @@ class RecurrentMachine(StructuredMachine):
         _, z = self.solve(x.unsqueeze(-2), history=state)
         return z.squeeze(-2), torch.cat([state, z], -2)[..., 1:, :]
 
-    def _history(self, history: Tensor, weight: Tensor, y0: Tensor) -> Tensor:
+    def _history(self, history: Any, weight: Tensor, shape: torch.Size) -> Any:
         explain_points(self._system, weight, dict(history=history))
-        if history.shape[:-2] != y0.shape[:-2]:
-            raise ValueError(f"history has shape {tuple(history.shape)}, y0 has the batch {tuple(y0.shape[:-2])}")
+        if history.shape[:-2] != shape[:-2]:
+            raise ValueError(f"history has shape {tuple(history.shape)}, y0 has the batch {tuple(shape[:-2])}")
         return history[..., max(0, history.shape[-2] - self.operator.lags) :, :]
 
-    def _inside(self, lengths: Sequence[int] | Tensor, y0: Tensor) -> Tensor:
+    def _inside(self, lengths: Sequence[int] | Tensor, y0: Tensor, numbers: Numbers = REALS) -> Tensor:
         """True before each sequence's end, in the shape of y0."""
         lengths = torch.as_tensor(lengths, device=y0.device)
         lengths = lengths if lengths.numel() else lengths.long()  # an empty list is one of floats
-        time_steps = y0.shape[-2]
-        if lengths.dtype.is_floating_point or lengths.dtype == torch.bool or lengths.shape != y0.shape[:-2]:
+        time_steps, batch = y0.shape[-2], y0.shape[: -2 - (not numbers.real)]
+        if lengths.dtype.is_floating_point or lengths.dtype == torch.bool or lengths.shape != batch:
             raise ValueError(
-                f"lengths must be integers of shape {tuple(y0.shape[:-2])}, one for each sequence, "
+                f"lengths must be integers of shape {tuple(batch)}, one for each sequence, "
                 f"got {lengths.dtype} of shape {tuple(lengths.shape)}"
             )
         if not torch.compiler.is_compiling():  # looking at values would break the graph
@@ -153,4 +157,5 @@ class RecurrentMachine(StructuredMachine):
             out_of_range = values[(values < 0) | (values > time_steps)]
             if out_of_range.numel():
                 raise ValueError(f"lengths must be from 0 to {time_steps}, got {out_of_range[0].item()}")
-        return (torch.arange(time_steps, device=y0.device) < lengths.unsqueeze(-1)).unsqueeze(-1).expand(y0.shape)
+        inside = (torch.arange(time_steps, device=y0.device) < lengths.unsqueeze(-1)).unsqueeze(-1)
+        return (inside if numbers.real else inside.unsqueeze(-3)).expand(y0.shape)

@@ -14,6 +14,7 @@ from ..machine import Machine, Point, Projection
 from ..structure.activation import ACTIVATIONS, Pointwise
 from ..structure.activations import Activations, activations_of
 from ..structure.connections import Connections, ConnectionsLike, connect
+from ..structure.jet import Jet
 from ..structure.operator import Operator
 from ..structure.partition import Partition
 from ..structure.sigma import ITSELF, ZERO
@@ -124,7 +125,7 @@ class StructuredMachine(Machine, nn.Module):
 
     def _refuse(self, x: Any) -> None:
         """Whole blocks are enough for a solve; an input is the first block, or all."""
-        if not isinstance(x, Tensor):
+        if not isinstance(x, Tensor | Jet):
             raise TypeError(f"x must be a tensor, got {type(x).__name__}")
         first, total = self._system.inputs
         raise ValueError(

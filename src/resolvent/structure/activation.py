@@ -10,28 +10,25 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..pytorch import has_hooks
+from . import series
+from .series import Series, of_slope, slope_of
 
 Pointwise = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Activation:
-    """A pointwise σ and σ'. Both are differentiable to any order, so every derivative of a machine is exact."""
+    """A pointwise σ, σ' and all σ^(j) / j!, differentiable to any order, so every derivative of a machine is exact."""
 
     name: str
     function: Pointwise
     slope: Pointwise
+    series: Series
     times_slope: Callable[[Tensor, Tensor], Tensor] | None = None
     """σ'(y) ⊙ u of (u, σ(y)), where that is at most one operation."""
 
     def __repr__(self) -> str:
         return self.name
-
-    def derivative(self, order: int) -> Pointwise:
-        """σ, σ', σ'', …"""
-        if order < 2:
-            return self.slope if order else self.function
-        return _slope_of(self.derivative(order - 1))
 
     def __reduce__(self):
         # A known activation travels by name: its two functions are lambdas, which pickle refuses.
@@ -69,37 +66,32 @@ def _selu_slope(y: Tensor) -> Tensor:
     return scale * torch.where(y > 0, torch.ones_like(y), alpha * torch.exp(y.clamp(max=0)))
 
 
-def _slope_of(function: Pointwise) -> Pointwise:
-    """σ' of any pointwise σ, whose Jacobian is diagonal, so that J* 1 = J 1 = σ'.
-
-    Forward mode would say J 1, but PyTorch cannot nest it in a forward-mode derivative of the machine.
-    """
-
-    def slope(y: Tensor) -> Tensor:
-        if torch.compiler.is_exporting():  # which would take what vjp keeps of y for a constant
-            return torch.func.jvp(function, (y,), (torch.ones_like(y),))[1]
-        return torch.func.vjp(function, y)[1](torch.ones_like(y))[0]
-
-    return slope
-
-
 # At kinks, and where softplus switches to the identity, the slope is the one PyTorch's own backward uses.
 ACTIVATIONS: dict[str, Activation] = {
     a.name: a
     for a in (
-        Activation("identity", lambda y: y, torch.ones_like, lambda u, _: u),
-        Activation("tanh", torch.tanh, lambda y: 1 - torch.tanh(y).square(), torch.ops.aten.tanh_backward),
-        Activation("sigmoid", torch.sigmoid, _sigmoid_slope, torch.ops.aten.sigmoid_backward),
-        Activation("relu", torch.relu, lambda y: (y > 0).to(y.dtype)),
-        Activation("leaky_relu", F.leaky_relu, lambda y: torch.where(y > 0, torch.ones_like(y), 0.01)),
-        Activation("elu", F.elu, lambda y: torch.exp(y.clamp(max=0))),
-        Activation("selu", F.selu, _selu_slope),
-        Activation("gelu", F.gelu, _gelu_slope),
-        Activation("gelu_tanh", lambda y: F.gelu(y, approximate="tanh"), _gelu_tanh_slope),
-        Activation("silu", F.silu, _silu_slope),
-        Activation("softplus", F.softplus, lambda y: torch.where(y > 20, torch.ones_like(y), torch.sigmoid(y))),
-        Activation("softsign", F.softsign, lambda y: (1 + y.abs()) ** -2),
-        Activation("sin", torch.sin, torch.cos),
+        Activation("identity", lambda y: y, torch.ones_like, series.identity, lambda u, _: u),
+        Activation(
+            "tanh", torch.tanh, lambda y: 1 - torch.tanh(y).square(), series.tanh, torch.ops.aten.tanh_backward
+        ),
+        Activation("sigmoid", torch.sigmoid, _sigmoid_slope, series.sigmoid, torch.ops.aten.sigmoid_backward),
+        Activation("relu", torch.relu, lambda y: (y > 0).to(y.dtype), series.relu),
+        Activation(
+            "leaky_relu", F.leaky_relu, lambda y: torch.where(y > 0, torch.ones_like(y), 0.01), series.leaky_relu
+        ),
+        Activation("elu", F.elu, lambda y: torch.exp(y.clamp(max=0)), series.elu),
+        Activation("selu", F.selu, _selu_slope, series.selu),
+        Activation("gelu", F.gelu, _gelu_slope, series.gelu),
+        Activation("gelu_tanh", lambda y: F.gelu(y, approximate="tanh"), _gelu_tanh_slope, series.gelu_tanh),
+        Activation("silu", F.silu, _silu_slope, series.silu),
+        Activation(
+            "softplus",
+            F.softplus,
+            lambda y: torch.where(y > 20, torch.ones_like(y), torch.sigmoid(y)),
+            series.softplus,
+        ),
+        Activation("softsign", F.softsign, lambda y: (1 + y.abs()) ** -2, series.softsign),
+        Activation("sin", torch.sin, torch.cos, series.sin),
     )
 }
 
@@ -152,7 +144,8 @@ def as_activation(activation: str | Pointwise | nn.Module | Activation) -> Activ
     if isinstance(activation, nn.Module) and any(True for _ in activation.parameters()):
         raise ValueError(f"activation {name} has parameters: only pointwise functions without parameters are allowed")
     _check_pointwise(name, activation)
-    return Activation(name, activation, _slope_of(activation))
+    slope = slope_of(activation)
+    return Activation(name, activation, slope, of_slope(activation, slope))
 
 
 def _check_pointwise(name: str, function: Pointwise) -> None:

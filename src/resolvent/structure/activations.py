@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .activation import ACTIVATIONS, Activation, Pointwise, as_activation
+from .jet import Jet, lifted, lowered
 from .numbers import REALS, Numbers
 from .partition import Partition
 
@@ -53,8 +55,10 @@ class Activations:
     def __repr__(self) -> str:
         return self.runs[0][0].name if len(self.runs) == 1 else f"[{', '.join(a.name for a in self.blocks)}]"
 
-    def __call__(self, y: Tensor, numbers: Numbers = REALS, order: int = 0) -> Tensor:
-        """σ(y) on all channels at once, or its derivative of an order."""
+    def __call__(self, y: Any, numbers: Numbers = REALS, order: int = 0) -> Any:
+        """σ(y) on all channels at once, or σ'(y) with order 1; of a jet, a jet."""
+        if type(y) is Jet:
+            return lowered(self(lifted(y, y.numbers, self.event_ndim), y.numbers, order), y.numbers, self.event_ndim)
         axis = -1 - self.event_ndim
         if len(self.runs) == 1:
             return numbers.extended(self.runs[0][0], y, axis, order)
@@ -62,6 +66,6 @@ class Activations:
         images = [numbers.extended(a, piece, axis, order) for (a, _), piece in zip(self.runs, pieces, strict=True)]
         return torch.cat(images, self.channel_axis)
 
-    def slope(self, y: Tensor, numbers: Numbers = REALS) -> Tensor:
+    def slope(self, y: Any, numbers: Numbers = REALS) -> Any:
         """σ'(y) on all channels at once."""
         return self(y, numbers, order=1)

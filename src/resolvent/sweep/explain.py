@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..pytorch import is_compiling, was_freed
+from ..structure.jet import Jet
 from ..structure.numbers import REALS, Numbers
 from ..structure.sigma import FUNCTION, NONE, SLOPE_AT, Sigma
 from .system import System
@@ -74,7 +75,7 @@ def explain_points(
 
 def _check(name: str, x: Any, weight: Tensor) -> None:
     """That it is a tensor in memory, on the device and in the precision of W."""
-    if not isinstance(x, Tensor):
+    if not isinstance(x, Tensor | Jet):
         raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
     if x.device != weight.device:
         raise ValueError(f"{name} is on {x.device}, the machine is on {weight.device}")
@@ -82,6 +83,7 @@ def _check(name: str, x: Any, weight: Tensor) -> None:
         raise TypeError(f"{name} is {x.dtype}, the machine is {weight.dtype}")
     if is_compiling():  # where tensors have neither layout nor memory
         return
+    x = x.coefficients if isinstance(x, Jet) else x
     if x.layout is not torch.strided:
         raise TypeError(f"{name} is {x.layout}, the machine needs torch.strided")
     if x.numel() and was_freed(x):

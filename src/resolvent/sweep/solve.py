@@ -13,6 +13,7 @@ from torch.autograd import Function
 
 from .. import pytorch
 from ..pytorch import dispatched, is_compiling, watched
+from ..structure.jet import Jet, common, lifted, lowered
 from ..structure.numbers import Numbers
 from ..structure.sigma import FUNCTION, SLOPE_AT, ZERO, Sigma
 from . import compiled
@@ -28,8 +29,10 @@ def solve(
     """The (y, z) with y = W z + y0 + bias and z = σ(y) + z0; with `system.dual`, W* stands for W.
 
     Either of y0, z0 may be None for zero, not both; of each the first blocks are enough.
-    The weight may lead with axes of members, which the points then share.
+    The weight may lead with axes of members, which the points then share. Of jets, y and z are jets.
     """
+    if type(y0) is Jet or type(z0) is Jet or type(sigma.point) is Jet:
+        return _over_numbers(system, sigma, weight, bias, y0, z0)
     if watched():
         return _transformed(system, sigma, weight, bias, y0, z0)
     if is_grad_enabled() and _recorded(weight, bias, y0, z0, sigma.point):
@@ -54,8 +57,11 @@ def sweep(
     return done
 
 
-def weight_cotangent(system: System, weight: Tensor, v: Tensor, z: Tensor) -> Tensor:
+def weight_cotangent(system: System, weight: Tensor, v: Any, z: Any) -> Tensor:
     """Q = v z*, summed over the batch, where W is read, and zero elsewhere."""
+    if type(v) is Jet or type(z) is Jet:
+        event_ndim, numbers = system.operator.event_ndim, common(v, z)
+        v, z = (_as_rows(lifted(x, numbers, event_ndim), numbers, event_ndim) for x in (v, z))
     if watched():
         v, z, weight = map(pytorch.cast, (v, z, weight))
     elif not (is_grad_enabled() and _recorded(v, z)):
@@ -72,6 +78,19 @@ def _cotangent(system: System, v: Tensor, z: Tensor, members: int) -> Tensor:
     if _differentiated(v, z):
         return _apply(_WeightCotangent, _WeightCotangentForwardMode, system, v, z, members)
     return _WeightCotangent.forward(system, v, z, members)
+
+
+def _over_numbers(system: System, sigma: Sigma, weight: Tensor, bias: Tensor | None, y0: Any, z0: Any) -> Any:
+    """The same solve of points with an axis of numbers, whose multiplication σ knows."""
+    event_ndim, numbers = system.operator.event_ndim, common(y0, z0, sigma.point, sigma.value)
+    point, value = (lifted(x, numbers, event_ndim) for x in (sigma.point, sigma.value))
+    try:
+        over = sigma._replace(point=point, value=value, numbers=numbers)
+        solution = solve(system, over, weight, bias, lifted(y0, numbers, event_ndim), lifted(z0, numbers, event_ndim))
+    except (TypeError, ValueError):
+        explain(system, sigma, weight, bias, y0, z0)  # in the shapes of the jets
+        raise
+    return tuple(lowered(x, numbers, event_ndim) for x in solution)
 
 
 def _recorded(*factors: Any) -> bool:
@@ -270,13 +289,13 @@ def _adjoint(
         return u, v, None
     forward, (to, source) = (system.dual, (z, v)) if system.transposed else (system, (v, z))
     members, event_ndim = weight.ndim - len(system.operator.weight_shape), system.operator.event_ndim
-    Q = _cotangent(forward, _as_rows(to, sigma, event_ndim), _as_rows(source, sigma, event_ndim), members)
-    return u, v, Q
+    to, source = (_as_rows(x, sigma.numbers, event_ndim) for x in (to, source))
+    return u, v, _cotangent(forward, to, source, members)
 
 
-def _as_rows(x: Any, sigma: Sigma, event_ndim: int) -> Any:
+def _as_rows(x: Any, numbers: Numbers, event_ndim: int) -> Any:
     """Numbers are more rows of the batch, for W."""
-    no_rows = sigma.numbers.real or x.ndim == 1 + event_ndim
+    no_rows = numbers.real or x.ndim == 1 + event_ndim
     return x if no_rows else x.flatten(-2 - event_ndim, -1 - event_ndim)
 
 

@@ -1,0 +1,191 @@
+"""Points as variables of the smallest numbers that know some derivatives: `rv.jet`, and what reads them at once."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import lru_cache
+from itertools import combinations_with_replacement
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..pytorch import constant
+from ..structure.jet import Jet
+from ..structure.numbers import Numbers
+from ..structure.partition import integer
+from .algebra import Polynomial, basis, coordinates, products
+from .language import operator, operators
+
+
+@dataclass(frozen=True, repr=False)
+class Derivatives(Numbers):
+    """Numbers of which each is what an operator of the basis gives, of a function at a point."""
+
+    names: str = ""
+    basis: tuple[Polynomial, ...] = field(default=(), hash=False)
+
+    def __repr__(self) -> str:
+        return f"{self.size} numbers, which know {', '.join(map(self._text, self.basis))}"
+
+    def read(self, text: str, coefficients: Tensor) -> Tensor:
+        """A derivative, of coefficients along the first axis."""
+        (first, c), *others = self.places(text)
+        total = coefficients[first] if c == 1 else c * coefficients[first]
+        for place, c in others:
+            total = total + c * coefficients[place]
+        return total
+
+    @constant  # a compiler is not to trace how a text is read
+    def places(self, text: str) -> tuple[tuple[int, float], ...]:
+        """Which coefficients a derivative is made of."""
+        if text not in self.programs:
+            found = coordinates(operator(text, self.names), self.basis)
+            if found is None:
+                raise ValueError(f"{text!r} is not known to these {self}: ask rv.jet for it")
+            self.programs[text] = tuple((place, float(c)) for place, c in found.items())
+        return self.programs[text]
+
+    @constant
+    def variables(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
+        """(coefficient, variable, what it is there): the variables themselves as numbers, beside their values."""
+        linear = [
+            (k, monomial[0], float(c)) for k, P in enumerate(self.basis) for monomial, c in P.items() if len(monomial) == 1
+        ]
+        rows, variables, values = zip(*linear, strict=True) if linear else ((), (), ())
+        return rows, variables, values
+
+    def _text(self, P: Polynomial) -> str:
+        def term(monomial: tuple[int, ...], c: Fraction) -> str:
+            letters = "".join(self.names[i] if self.names else f"∂{i}" for i in monomial)
+            return letters if c == 1 and letters else f"{c} {letters}".strip()
+
+        return " + ".join(term(*each) for each in sorted(P.items()))
+
+
+@lru_cache(maxsize=256)
+def smallest(operators: frozenset, names: str = "") -> Derivatives:
+    """The smallest numbers that know these operators."""
+    known = basis(operators)
+    return Derivatives(len(known), products(known), names, known)
+
+
+@constant
+def _named(derivatives: str | int, names: str) -> Derivatives:
+    if isinstance(derivatives, str):
+        asked: Any = operators(derivatives, names)
+    else:
+        order = integer("the order of derivatives", derivatives, minimum=1)
+        asked = [{monomial: Fraction(1)} for monomial in combinations_with_replacement(range(len(names)), order)]
+    return smallest(frozenset(frozenset(P.items()) for P in asked), names)
+
+
+@constant
+def _power_of_laplacian(power: int, dimension: int) -> tuple[Derivatives, tuple[tuple[int, float], ...]]:
+    """The numbers that know (Σ ∂_i²)^power, and where it is among them."""
+    P: dict[tuple[int, ...], Fraction] = {(): Fraction(1)}
+    for _ in range(power):
+        total: dict[tuple[int, ...], Fraction] = {}
+        for monomial, c in P.items():
+            for i in range(dimension):
+                product = tuple(sorted((*monomial, i, i)))
+                total[product] = total.get(product, Fraction(0)) + c
+        P = total
+    numbers = smallest(frozenset([frozenset(P.items())]))
+    return numbers, tuple((place, float(c)) for place, c in (coordinates(P, numbers.basis) or {}).items())
+
+
+def jet(
+    points: Tensor,
+    derivatives: str | int,
+    *,
+    names: str,
+    directions: Tensor | Sequence[Tensor] | Mapping[str, Tensor] | None = None,
+) -> Jet:
+    """The points as variables of the smallest numbers that know these derivatives, or all up to an order.
+
+    `names` has one letter for each channel, in order. With `directions`, one for each name, the variables are steps
+    along them instead, from points of any shape.
+
+    >>> p = jet(torch.tensor([[0.5, 2.0]]), "t, x, xx", names="tx")
+    >>> u = p[:, 0].sin() * p[:, 1] ** 3
+    >>> u["xx"] / u[""]
+    tensor([1.5000])
+    """
+    _check(points)
+    if not isinstance(names, str) or not names.isalpha() or len(set(names)) < len(names):
+        raise ValueError(f"names must be different letters, one for each variable, got {names!r}")
+    if directions is None and (points.ndim == 0 or points.shape[-1] != len(names)):
+        raise ValueError(
+            f"points of shape {tuple(points.shape)} need one name for each of their channels, the last axis: names={names!r}"
+        )
+    return _variables(points, _named(derivatives, names), directions)
+
+
+def derivatives(
+    f: Callable[[Any], Any], points: Tensor, derivatives: str, *, names: str, directions: Any = None
+) -> tuple[Tensor, ...]:
+    """Each of the derivatives of f at the points, in their order, from one sweep; "1" is the value.
+
+    >>> derivatives(torch.sin, torch.zeros(1, 1), "1, x, xxx", names="x")
+    (tensor([[0.]]), tensor([[1.]]), tensor([[-1.]]))
+    """
+    value = _image(f, jet(points, derivatives, names=names, directions=directions))
+    return tuple(value[text] for text in derivatives.split(","))
+
+
+def laplacian(
+    f: Callable[[Any], Any], points: Tensor, *, samples: int | None = None, generator: torch.Generator | None = None
+) -> Tensor:
+    """Σ_i ∂²f / ∂x_i² over the channels of the points, from D + 2 numbers.
+
+    With `samples`, the mean over so many random directions of signs for each point, an estimate without bias.
+    """
+    _check(points)
+    if samples is None:
+        return _by_power(f, points, 1)
+    samples = integer("samples", samples, minimum=1)
+    signs = torch.randint(0, 2, (samples, *points.shape), generator=generator, device=points.device).to(points) * 2 - 1
+    return _by_power(f, points, 1, signs / samples**0.5)
+
+
+def biharmonic(f: Callable[[Any], Any], points: Tensor) -> Tensor:
+    """Σ_ij ∂⁴f / ∂x_i² ∂x_j², the Laplacian of the Laplacian."""
+    _check(points)
+    return _by_power(f, points, 2)
+
+
+def _by_power(f: Callable[[Any], Any], points: Tensor, power: int, directions: Tensor | None = None) -> Tensor:
+    numbers, places = _power_of_laplacian(power, points.shape[-1] if directions is None else len(directions))
+    value = _image(f, _variables(points, numbers, directions))
+    terms = [value.coefficients[place] * c for place, c in places]
+    return sum(terms[1:], terms[0])
+
+
+def _image(f: Callable[[Any], Any], point: Jet) -> Jet:
+    value = f(point)
+    if not isinstance(value, Jet):
+        raise TypeError(f"f gave {type(value).__name__} for a jet: it must be made of functions that take one")
+    return value
+
+
+def _variables(points: Tensor, numbers: Derivatives, directions: Any) -> Jet:
+    rows, variables, values = numbers.variables()
+    count = points.shape[-1] if directions is None else len(directions)
+    matrix = points.new_zeros(numbers.size, count)
+    matrix[list(rows), list(variables)] = torch.tensor(values, dtype=points.dtype, device=points.device)
+    if directions is None:
+        steps = matrix[1:].expand(*points.shape[:-1], numbers.size - 1, count)
+        return Jet(torch.cat([points.unsqueeze(-2), steps], -2).movedim(-2, 0), numbers)
+    if isinstance(directions, Mapping):
+        directions = [directions[name] for name in numbers.names]
+    along = torch.stack([d.expand(points.shape) for d in directions])
+    steps = torch.tensordot(matrix[1:], along, 1)
+    return Jet(torch.cat([points.unsqueeze(0), steps]), numbers)
+
+
+def _check(points: Any) -> None:
+    if not isinstance(points, Tensor):
+        raise TypeError(f"points must be a tensor, got {type(points).__name__}")
+    if not points.is_floating_point():
+        raise TypeError(f"points are {points.dtype}, derivatives need floating point: points.float()")

@@ -1,0 +1,261 @@
+"""What functions of PyTorch make of jets.
+
+W acts on each coefficient alone, and so does all that is linear; a product is one of numbers; what is pointwise is its
+series at the value. Each rule is called as (function, *args, **kwargs), and enters the table of `Jet`.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..structure import series
+from ..structure.activation import ACTIVATIONS
+from ..structure.jet import RULES, Jet, common
+from ..structure.numbers import Numbers, Terms
+from ..structure.series import Series, of_slope, slope_of
+
+
+def pointwise(known: Series) -> Callable[..., Jet]:
+    """Of one whose series is known, for its default arguments."""
+
+    def rule(function: Any, x: Jet, *args: Any, inplace: bool = False, **kwargs: Any) -> Jet:
+        return composed(known, x) if not (args or kwargs) else any_pointwise(function, x, *args, **kwargs)
+
+    return rule
+
+
+def any_pointwise(function: Any, x: Jet, *args: Any, inplace: bool = False, **kwargs: Any) -> Jet:
+    """Of any other one."""
+    def plain(a: Tensor) -> Tensor:
+        return function(a, *args, **kwargs)
+
+    return composed(of_slope(plain, slope_of(plain)), x)
+
+
+def composed(known: Series, x: Jet) -> Jet:
+    axis, numbers = -1 - x.ndim, x.numbers
+    return Jet(numbers.composed(known(x.coefficients[:1], numbers.order), x.coefficients, axis), numbers)
+
+
+def gelu(function: Any, x: Jet, approximate: str = "none") -> Jet:
+    return composed(series.gelu_tanh if approximate == "tanh" else series.gelu, x)
+
+
+def linear(function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Of one jet, or of many tensors at once, like `cat`: each coefficient alone. Tensors beside a jet are factors."""
+    jets: list[Tensor] = []
+
+    def taken(x: Any) -> Any:
+        if isinstance(x, Jet):
+            jets.append(x.coefficients)
+            return len(jets) - 1, Jet
+        return type(x)(map(taken, x)) if type(x) in (tuple, list) else x
+
+    numbers = common(*_leaves(args), *_leaves(kwargs.values()))
+    arguments, options = taken(list(args)), {name: taken(value) for name, value in kwargs.items()}
+
+    def of_each(*coefficients: Tensor) -> Any:
+        def put(x: Any) -> Any:
+            if type(x) is tuple and len(x) == 2 and x[1] is Jet:
+                return coefficients[x[0]]
+            return type(x)(map(put, x)) if type(x) in (tuple, list) else x
+
+        return function(*put(arguments), **{name: put(value) for name, value in options.items()})
+
+    return _jets(torch.func.vmap(of_each)(*jets), numbers)
+
+
+def joint(function: Any, tensors: Any, *args: Any, **kwargs: Any) -> Jet:
+    """Of a list: tensors in it are constant jets."""
+    numbers = common(*tensors)
+    axis = kwargs.pop("dim", args[0] if args else 0)
+    ndim = tensors[0].ndim + (function is torch.stack)
+    return Jet(function([_of(x, numbers) for x in tensors], axis if axis < 0 else axis - ndim), numbers)  # pyright: ignore
+
+
+def index(function: Any, x: Jet, at: Any) -> Any:
+    if not isinstance(x, Jet):
+        raise TypeError("a jet is no index of a tensor")
+    at = at if type(at) is tuple else (at,)
+    if sum(isinstance(i, Tensor | list) for i in at) > 1:  # which may move the axes
+        return linear(function, x, at)
+    return Jet(x.coefficients[(slice(None), *at)], x.numbers)
+
+
+def split(function: Any, x: Jet, sizes: Any, dim: int = 0) -> tuple[Jet, ...]:
+    parts = x.coefficients.split(sizes, dim if dim < 0 else dim + 1)
+    return tuple(Jet(part, x.numbers) for part in parts)
+
+
+def add(function: Any, a: Any, b: Any, *, alpha: Any = 1, sign: int = 1) -> Jet:
+    numbers, a, b = _aligned(a, b)
+    b = b if alpha * sign == 1 else alpha * sign * b
+    return Jet(_of(a, numbers) + _of(b, numbers), numbers)  # pyright: ignore
+
+
+def times(function: Any, a: Any, b: Any) -> Jet:
+    numbers, a, b = _aligned(a, b)
+    if isinstance(a, Jet) and isinstance(b, Jet):
+        return Jet(numbers.times(a.coefficients, b.coefficients, -1 - a.ndim), numbers)  # pyright: ignore
+    a, b = (x.coefficients if isinstance(x, Jet) else x for x in (a, b))
+    return Jet(a * b, numbers)  # pyright: ignore
+
+
+def divided(function: Any, a: Any, b: Any) -> Jet:
+    return times(function, a, composed(series.reciprocal, b) if isinstance(b, Jet) else 1 / b)
+
+
+def power(function: Any, a: Any, b: Any) -> Jet:
+    if isinstance(a, Jet) and isinstance(b, int | float):
+        return composed(partial(series.power, b), a)
+    logarithm = composed(series.log, a) if isinstance(a, Jet) else torch.as_tensor(a).log()
+    return composed(series.exp, times(function, b, logarithm))
+
+
+def swapped(rule: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda function, a, b: rule(function, b, a)
+
+
+def product(function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Of a function that is linear in each of two arguments."""
+    places = [i for i, x in enumerate(args) if isinstance(x, Jet)]
+    if len(places) < 2:
+        return linear(function, *args, **kwargs)
+    first, second = places
+    numbers = common(*args)
+    terms = _all_products(numbers)  # pyright: ignore
+
+    def each(a: Tensor, b: Tensor) -> Tensor:
+        given = list(args)
+        given[first], given[second] = a, b
+        return function(*given, **kwargs)
+
+    i, j, k = (torch.tensor(column, device=args[first].device) for column in terms[:3])
+    image = torch.func.vmap(each)(args[first].coefficients[i], args[second].coefficients[j])
+    c = torch.tensor(terms.c, dtype=image.dtype, device=image.device).reshape(-1, *(1,) * (image.ndim - 1))
+    total = torch.zeros(numbers.size, *image.shape[1:], dtype=image.dtype, device=image.device)  # pyright: ignore
+    return Jet(total.index_add(0, k, c * image), numbers)  # pyright: ignore
+
+
+def layer(function: Any, x: Any, weight: Any, bias: Any = None, *args: Any, **kwargs: Any) -> Jet:
+    """x ↦ W x + b, of which the bias is real; a batch axis takes the coefficients along."""
+    if isinstance(weight, Jet) or isinstance(bias, Jet):
+        raise TypeError(f"{function.__name__} takes a jet for its input alone")
+    event_ndim = weight.ndim - 1
+    rows, numbers = x.coefficients.movedim(0, -1 - event_ndim), x.numbers
+    image = function(rows.reshape(-1, *rows.shape[rows.ndim - event_ndim :]), weight, None, *args, **kwargs)
+    image = image.reshape(*rows.shape[: rows.ndim - event_ndim], *image.shape[1:])
+    if bias is not None:
+        image = image + numbers.embedded(bias.reshape(-1, *(1,) * (event_ndim - 1)), -1 - event_ndim)
+    return Jet(image.movedim(-1 - event_ndim, 0), numbers)
+
+
+def bilinear(function: Any, a: Any, b: Any, weight: Any, bias: Any = None) -> Jet:
+    image = product(function, a, b, weight)
+    return image if bias is None else image + bias
+
+
+def where(function: Any, *args: Any) -> Jet:
+    """Of a condition that is a tensor, which stands first or, as a method, second."""
+    condition, a, b = args if function is torch.where else (args[1], args[0], args[2])
+    numbers, a, b = _aligned(a, b)
+    return Jet(torch.where(condition, _of(a, numbers), _of(b, numbers)), numbers)
+
+
+def dropout(function: Any, x: Jet, p: float = 0.5, training: bool = True, inplace: bool = False) -> Jet:
+    return x * function(torch.ones_like(x.value), p, training)
+
+
+def of_value(function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Comparisons, and tensors that are to be like another."""
+    return function(*(x.value if isinstance(x, Jet) else x for x in args), **kwargs)
+
+
+def _leaves(x: Any) -> list[Any]:
+    return [leaf for part in x for leaf in (_leaves(part) if isinstance(part, tuple | list) else [part])]
+
+
+def _jets(x: Any, numbers: Any) -> Any:
+    return Jet(x, numbers) if isinstance(x, Tensor) else tuple(_jets(part, numbers) for part in x)
+
+
+def _of(x: Any, numbers: Any) -> Tensor:
+    """The coefficients of a jet or a constant."""
+    return x.coefficients if isinstance(x, Jet) else numbers.embedded(x, -1 - x.ndim)
+
+
+def _aligned(a: Any, b: Any) -> tuple[Numbers | None, Any, Any]:
+    """Two factors or terms, with as many axes as each other, so that they broadcast."""
+    numbers = common(a, b)
+    like = a if isinstance(a, Jet) else b
+    a, b = (x if isinstance(x, Jet | Tensor) else torch.as_tensor(x, dtype=like.dtype, device=like.device) for x in (a, b))
+    ndim = max(a.ndim, b.ndim)
+
+    def fill(x: Any) -> Any:
+        missing = (1,) * (ndim - x.ndim)
+        if not isinstance(x, Jet):
+            return x.reshape(*missing, *x.shape)
+        return Jet(x.coefficients.reshape(-1, *missing, *x.shape), numbers) if missing else x  # pyright: ignore
+
+    return numbers, fill(a), fill(b)
+
+
+def _all_products(numbers: Numbers) -> Terms:
+    """Those with 1, too."""
+    size, (i, j, k, c) = range(numbers.size), numbers.forward
+    with_one = [(0, n, n, 1.0) for n in size] + [(n, 0, n, 1.0) for n in size[1:]]
+    return Terms(*(tuple(one) + many for one, many in zip(zip(*with_one, strict=True), (i, j, k, c), strict=True)))
+
+
+def enter(rule: Callable[..., Any], names: str) -> None:
+    """In the table, under each name a function has in PyTorch."""
+    for name in names.split():
+        for room in (torch, torch.Tensor, F, torch.special, torch.ops.aten):
+            function = getattr(room, name, None) if room is not torch.ops.aten else None
+            if callable(function):
+                RULES[function] = rule
+
+
+enter(
+    linear,
+    "reshape view flatten unflatten permute transpose t swapaxes movedim squeeze unsqueeze sum mean narrow select "
+    "index_select gather take_along_dim chunk unbind tensor_split flip roll expand expand_as broadcast_to repeat "
+    "repeat_interleave tile contiguous clone pad cumsum diff diagonal tril triu trace to double float half bfloat16 neg "
+    "__neg__ negative zeros_like avg_pool1d avg_pool2d avg_pool3d",
+)
+enter(joint, "cat concat concatenate stack")
+enter(index, "__getitem__")
+enter(split, "split split_with_sizes")
+enter(add, "add __add__ __radd__")
+enter(partial(add, sign=-1), "sub subtract __sub__")
+enter(swapped(partial(add, sign=-1)), "rsub __rsub__")
+enter(times, "mul multiply __mul__ __rmul__")
+enter(divided, "div divide true_divide __truediv__")
+enter(swapped(divided), "__rtruediv__")
+enter(power, "pow __pow__ float_power")
+enter(swapped(power), "__rpow__")
+enter(product, "matmul __matmul__ mm bmm mv dot outer")
+enter(swapped(product), "__rmatmul__")
+enter(layer, "linear conv1d conv2d conv3d")
+enter(bilinear, "bilinear")
+enter(dropout, "dropout")
+enter(where, "where")
+enter(of_value, "__lt__ __le__ __gt__ __ge__ lt le gt ge ones_like empty_like rand_like randn_like")
+for _name, _series in dict(
+    sin=series.sin, cos=series.cos, exp=series.exp, log=series.log, sqrt=series.sqrt, reciprocal=series.reciprocal,
+    rsqrt=partial(series.power, -0.5), square=partial(series.power, 2),
+).items():
+    enter(pointwise(_series), _name)
+for _activation in ACTIVATIONS.values():
+    enter(pointwise(_activation.series), _activation.name)
+enter(gelu, "gelu")
+enter(
+    any_pointwise,
+    "tan sinh cosh asin acos atan arcsin arccos arctan asinh acosh atanh erf erfc exp2 expm1 log1p log2 log10 abs "
+    "absolute clamp celu hardtanh hardsigmoid hardswish logsigmoid mish relu6 softshrink hardshrink tanhshrink "
+    "threshold sinc",
+)
