@@ -87,11 +87,11 @@ def gelu_tanh(a: Tensor, order: int) -> list[Tensor]:
 
 
 def relu(a: Tensor, order: int) -> list[Tensor]:
-    return leaky_relu(a, order, slope=0.0)
+    return [a.relu(), *(torch.where(a > 0, c, 0) for c in identity(a, order)[1:])]
 
 
-def leaky_relu(a: Tensor, order: int, slope: float = 0.01) -> list[Tensor]:
-    return [c * torch.where(a > 0, 1.0, slope).to(a.dtype) for c in identity(a, order)]
+def leaky_relu(a: Tensor, order: int) -> list[Tensor]:
+    return [torch.where(a > 0, c, 0.01 * c) for c in identity(a, order)]
 
 
 def elu(a: Tensor, order: int) -> list[Tensor]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, get_num_threads
 
 from ... import pytorch
+from ...structure.numbers import Numbers
 from ...structure.sigma import Sigma
 from ...sweep.plan import Activate, Loop, Step
 from ...sweep.system import System
@@ -30,6 +31,8 @@ def _extension() -> Any:
 
 extension = _extension()
 NOT_YET = object()
+MOST_ORDER, MOST_NUMBERS = 30, 1 << 16
+"""Of numbers that the extension takes."""
 
 
 def serves(system: System, dtype: torch.dtype, positions: int) -> bool:
@@ -48,16 +51,20 @@ def sweep(
     mode, point, value, inside, history, numbers = sigma
     made = system.programs.get(extension, NOT_YET)
     made = program(system) if made is NOT_YET else made
-    if made is None or numbers.order:
+    if made is None:
+        return None
+    algebra = None if numbers.real else program_of(numbers)
+    if algebra is None and not numbers.real:
         return None
     tensors = (weight, bias, y0, z0, point, value, inside, source)
-    done = extension.sweep(made, get_num_threads(), mode, history, *tensors)
+    done = extension.sweep(made, algebra, get_num_threads(), mode, history, *tensors)
     if done is None and (copies := _contiguous(*tensors)) is not None:
         z0 = copies[3]
-        if z0 is not None and not system.transposed and z0.ndim in system.operator.ndims and not pytorch.was_freed(z0):
+        whole = z0 is not None and not system.transposed and z0.ndim - (not numbers.real) in system.operator.ndims
+        if whole and not pytorch.was_freed(z0):
             blocks = z0.shape[system.operator.channel_axis] in system.partition.ends
             copies[3] = system.operator.extended(z0) if blocks else z0
-        done = extension.sweep(made, get_num_threads(), mode, history, *copies)
+        done = extension.sweep(made, algebra, get_num_threads(), mode, history, *copies)
     return done
 
 
@@ -87,6 +94,20 @@ def program(system: System) -> Any:
         made = extension.program(_program_integers(system)) if served and extension is not None else None
         system.programs[extension] = made
     return system.programs[extension]
+
+
+def program_of(numbers: Numbers) -> Any:
+    """What the extension parsed of numbers besides the reals; None of an order that it does not know."""
+    if extension not in numbers.programs:
+        lists = numbers.forward, numbers.backward, *numbers.powers
+        integers, factors = [numbers.size, numbers.order], []
+        for terms in lists:
+            rows = sorted(zip(terms.k, terms.i, terms.j, terms.c, strict=True))
+            integers += [len(rows), *chain.from_iterable((i, j, k) for k, i, j, _ in rows)]
+            factors += [c for *_, c in rows]
+        served = numbers.order <= MOST_ORDER and numbers.size <= MOST_NUMBERS
+        numbers.programs[extension] = extension.numbers(tuple(integers), tuple(factors)) if served else None
+    return numbers.programs[extension]
 
 
 def _program_integers(system: System) -> tuple[int, ...]:

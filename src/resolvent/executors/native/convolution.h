@@ -29,9 +29,11 @@ struct Border {
 template <class T> void sweep_conv(const Program& f, const Extent& x, const T* W, const Points<T>& p, Range samples) {
     const Index n = f.channels, rows = x.space[0] * x.space[1], length = x.space[2];
     const Border border(f, x, f.transposed);
-    std::vector<T> padded(n * border.plane);
-    const auto copy = [&](const T* z, Index c) {
-        T* plane = padded.data() + c * border.plane + border.inner();
+    const Index size = p.size();  // rows that are swept over together: those of one sample
+    std::vector<T> padded(size * n * border.plane);
+    std::unique_ptr<Over<T>> over(p.numbers ? new Over<T>(p, f.transposed) : nullptr);
+    const auto copy = [&](Index number, const T* z, Index c) {
+        T* plane = padded.data() + (number * n + c) * border.plane + border.inner();
         for (Index r = 0; r < rows; r++) memcpy(plane + border.row(r), z + c * x.area + r * length, length * sizeof(T));
     };
     const Index out = f.transposed ? f.taps : n * f.taps, in = f.transposed ? n * f.taps : f.taps;  // strides of W
@@ -43,28 +45,34 @@ template <class T> void sweep_conv(const Program& f, const Extent& x, const T* W
     for (Index c = 0; c < (by_rows ? n : 1); c++)
         for (Index tap = 0; tap < f.taps; tap += side)
             taps.push_back({c * in + (f.transposed ? f.taps - 1 - tap : tap), c * border.plane + border.offsets[tap]});
-    for (Index b = samples.first; b < samples.last; b++) {
-        const Index at = b * n * x.area;
-        begin(f, p, {b, b + 1}, 1, x.area);
+    for (Index b = samples.first; b < samples.last; b += size) {
+        const Index row_size = n * x.area, start = b * row_size;
+        begin(f, p, {b, b + size}, 1, x.area);
         if (p.z0)
-            for (Index c = 0; c < n; c++) copy(p.z + at, c);
+            for (Index i = 0; i < size * n; i++) copy(i / n, p.z + start + i / n * row_size, i % n);
         else if (b > samples.first)
             std::fill(padded.begin(), padded.end(), T(0));
         if (x.history) continue;  // all is given
         for (const Step& step : f.steps)
             if (step.kind == PRODUCT) {
                 const Range &to = f.to(f.rectangles[step.which]), &from = f.from(f.rectangles[step.which]);
-                const Index start = by_rows ? 0 : from.first;
+                const Index source = by_rows ? 0 : from.first;
                 const Tap* tap = taps.data() + (by_rows ? from.first * per_source : 0);
-                const T *A = W + to.first * out + start * in, *B = padded.data() + start * border.plane;
-                for (Index row = 0; row < rows; row++)
-                    multiply_add<T>(p.y + at + to.first * x.area + row * length, x.area, {A, out, W_inner},
-                                    {B + border.row(row), 0, z_inner}, to.size(), length,
-                                    by_rows ? side : from.size(), tap, by_rows ? from.size() * per_source : f.taps);
+                const T *A = W + to.first * out + source * in, *B = padded.data() + source * border.plane;
+                for (Index i = 0; i < size * rows; i++) {
+                    const Index number = i / rows, row = i % rows;
+                    multiply_add<T>(p.y + start + number * row_size + to.first * x.area + row * length, x.area,
+                                    {A, out, W_inner}, {B + number * n * border.plane + border.row(row), 0, z_inner},
+                                    to.size(), length, by_rows ? side : from.size(), tap,
+                                    by_rows ? from.size() * per_source : f.taps);
+                }
             } else if (p.sigma != NONE) {
                 const auto& [channels, code] = f.blocks[step.which];
-                apply(p, code, at + channels.first * x.area, channels.size() * x.area);
-                for (Index c = channels.first; c < channels.last; c++) copy(p.z + at, c);
+                const Index at = start + channels.first * x.area, count = channels.size() * x.area;
+                if (over) over->apply(code, at, count, row_size);
+                else apply(p, code, at, count);
+                for (Index number = 0; number < size; number++)
+                    for (Index c = channels.first; c < channels.last; c++) copy(number, p.z + start + number * row_size, c);
             }
     }
 }

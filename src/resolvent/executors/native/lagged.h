@@ -12,6 +12,7 @@ template <class T> struct Recurrence {
     Index times;
     Range samples;
     std::vector<Tap> taps;
+    Over<T>* over;  // or null for reals
 
     // A loop cuts its window of time steps into windows of its stride, the last maybe shorter, and runs its body in
     // each; backwards, where it is transposed. `around` is the window that was cut.
@@ -30,8 +31,11 @@ template <class T> struct Recurrence {
             } else if (p.sigma != NONE) {
                 const auto& [channels, code] = f.blocks[step.which];
                 for (Index t = window.first; t < window.last; t++)
-                    for (Index b = samples.first; b < samples.last; b++)
-                        apply(p, code, (b * times + t) * f.channels + channels.first, channels.size());
+                    for (Index b = samples.first; b < samples.last; b += p.size()) {
+                        const Index at = (b * times + t) * f.channels + channels.first;
+                        if (over) over->apply(code, at, channels.size(), times * f.channels);
+                        else apply(p, code, at, channels.size());
+                    }
             }
         }
     }
@@ -58,7 +62,8 @@ template <class T> struct Recurrence {
 
 template <class T> void sweep_lagged(const Program& f, const Extent& x, const T* W, const Points<T>& p, Range samples) {
     begin(f, p, samples, x.times, 1);
-    Recurrence<T> recurrence{f, W, p, x.times, samples, std::vector<Tap>(f.lags + 1)};
+    std::unique_ptr<Over<T>> over(p.numbers ? new Over<T>(p, f.transposed) : nullptr);
+    Recurrence<T> recurrence{f, W, p, x.times, samples, std::vector<Tap>(f.lags + 1), over.get()};
     recurrence.run(0, f.steps.size(), {x.history, x.times}, {0, x.times});
 }
 

@@ -18,32 +18,58 @@ template <class Work> bool without_python(bool doubles, double operations, Work 
     return done;
 }
 
-const char* const NAME = "resolvent.program";
+const char *const NAME = "resolvent.program", *const NUMBERS = "resolvent.numbers";
 const Program* program_of(PyObject* capsule) { return (const Program*)PyCapsule_GetPointer(capsule, NAME); }
+const Numbers* numbers_of(PyObject* capsule) { return (const Numbers*)PyCapsule_GetPointer(capsule, NUMBERS); }
 
-// (integers) to a program, which serves points of any size: kind; channels; longest lag; axes; kernel, before, three
-// each; transposed; how many blocks, where each ends, the code of each; how many rectangles, each of six ends; how many
-// steps, each 0, rectangle, reach, or 1, block, or 2, stride, how many steps, and these.
-PyObject* call_program(PyObject* const* a) {
-    if (!PyTuple_Check(a[0])) return PyErr_Format(PyExc_TypeError, "program: a tuple of integers is needed");
+std::vector<Index> integers(const char* what, PyObject* tuple) {
+    const auto fail = [&](const std::string& how) { throw std::invalid_argument(what + (": " + how)); };
+    if (!PyTuple_Check(tuple)) fail("a tuple of integers is needed");
+    std::vector<Index> numbers(PyTuple_Size(tuple));
+    for (size_t i = 0; i < numbers.size(); i++) {
+        int overflow = 0;
+        PyObject* number = PyTuple_GetItem(tuple, i);
+        if (!PyLong_Check(number)) fail("entry " + std::to_string(i) + " is no integer");
+        numbers[i] = PyLong_AsLongLongAndOverflow(number, &overflow);
+        if (overflow) fail("entry " + std::to_string(i) + " exceeds 64 bits");
+    }
+    return numbers;
+}
+
+template <class Make> PyObject* parsed(Make make) {
     try {
-        std::vector<Index> numbers(PyTuple_Size(a[0]));
-        for (size_t i = 0; i < numbers.size(); i++) {
-            int overflow = 0;
-            PyObject* number = PyTuple_GetItem(a[0], i);
-            if (!PyLong_Check(number)) return PyErr_Format(PyExc_TypeError, "program: entry %zu is no integer", i);
-            numbers[i] = PyLong_AsLongLongAndOverflow(number, &overflow);
-            if (overflow) return PyErr_Format(PyExc_ValueError, "program: entry %zu exceeds 64 bits", i);
-        }
-        auto program = std::make_unique<Program>(Parser(numbers).parse());
-        PyObject* capsule = PyCapsule_New(program.get(), NAME, [](PyObject* self) { delete program_of(self); });
-        if (capsule) program.release();
-        return capsule;
+        return make();
     } catch (const std::invalid_argument& invalid) {
         return PyErr_Format(PyExc_ValueError, "%s", invalid.what());
     } catch (const std::exception&) {
         return PyErr_NoMemory();
     }
+}
+
+// (integers) to a program, which serves points of any size: kind; channels; longest lag; axes; kernel, before, three
+// each; transposed; how many blocks, where each ends, the code of each; how many rectangles, each of six ends; how many
+// steps, each 0, rectangle, reach, or 1, block, or 2, stride, how many steps, and these.
+PyObject* call_program(PyObject* const* a) {
+    return parsed([&] {
+        auto program = std::make_unique<Program>(Parser(integers("program", a[0])).parse());
+        PyObject* capsule = PyCapsule_New(program.get(), NAME, [](PyObject* self) { delete program_of(self); });
+        if (capsule) program.release();
+        return capsule;
+    });
+}
+
+// (integers, factors) to numbers besides the reals: see `numbers.h`.
+PyObject* call_numbers(PyObject* const* a) {
+    return parsed([&] {
+        const std::vector<Index> places = integers("numbers", a[0]);
+        std::vector<double> factors(PyTuple_Check(a[1]) ? PyTuple_Size(a[1]) : 0);
+        for (size_t i = 0; i < factors.size(); i++) factors[i] = PyFloat_AsDouble(PyTuple_GetItem(a[1], i));
+        if (PyErr_Occurred()) return (PyObject*)nullptr;
+        auto numbers = std::make_unique<Numbers>(parse_numbers(places, factors));
+        PyObject* capsule = PyCapsule_New(numbers.get(), NUMBERS, [](PyObject* self) { delete numbers_of(self); });
+        if (capsule) numbers.release();
+        return capsule;
+    });
 }
 
 // (empty_strided, deterministic), of which PyTorch may have neither, to the two that stood there before; None for none.
@@ -57,19 +83,20 @@ PyObject* call_connect(PyObject* const* a) {
 
 PyObject* nothing() { return PyErr_Occurred() ? nullptr : Py_NewRef(Py_None); }
 
-// (program, threads, mode, history, weight, bias, y0, z0, point, value, inside, source) to (y, z) or, with a source, to
+// (program, numbers or None, threads, mode, history, weight, bias, y0, z0, point, value, inside, source) to (y, z) or, with a source, to
 // (y, z, Q), where a dual's z is the v of Q = v source*; or to None where a tensor is not as the program needs it. The
 // mode says what σ is, the history how many steps are given.
 PyObject* call_sweep(PyObject* const* a) {
-    const Index threads = PyLong_AsLongLong(a[1]), mode = PyLong_AsLongLong(a[2]), history = PyLong_AsLongLong(a[3]);
+    const Index threads = PyLong_AsLongLong(a[2]), mode = PyLong_AsLongLong(a[3]), history = PyLong_AsLongLong(a[4]);
     const Program* f = program_of(a[0]);
+    const Numbers* numbers = a[1] == Py_None ? nullptr : numbers_of(a[1]);
     if (PyErr_Occurred()) return nullptr;
-    if (mode < NONE || mode > SLOPE_AT) return PyErr_Format(PyExc_ValueError, "mode is %S, not 0 to 3", a[2]);
-    Given g(*f, a + 4);
-    const bool wanted = a[11] != Py_None;
+    if (mode < NONE || mode > SLOPE_AT) return PyErr_Format(PyExc_ValueError, "mode is %S, not 0 to 3", a[3]);
+    Given g(*f, a + 5, numbers ? numbers->size : 1);
+    const bool wanted = a[12] != Py_None;
     void *source, *y, *z, *Q;
-    if (!g.fits || a[4] == Py_None || (a[8] == Py_None && mode >= SLOPE) || !g.x.native() || history < 0 ||
-        history > g.extent.times || !readable(a[11], g.x, g.x.ndim, g.shape, &source))
+    if (!g.fits || a[5] == Py_None || (a[9] == Py_None && mode >= SLOPE) || !g.x.native() || history < 0 ||
+        history > g.extent.times || !readable(a[12], g.x, g.x.ndim, g.shape, &source))
         return nothing();
     g.extent.history = history;
     PyObject* first = g.empty(g.x.ndim, g.shape, &y);
@@ -80,7 +107,7 @@ PyObject* call_sweep(PyObject* const* a) {
         const auto [W, bias, y0, z0, point, value, inside] = g.data;
         sweep<T>(*f, g.extent, (const T*)W,
                  {(T*)y, (T*)z, (T*)y0, (T*)z0, (T*)bias, g.inputs, Sigma(mode), (T*)point,
-                  mode == SLOPE_AT ? (T*)value : nullptr, (bool*)inside},
+                  mode == SLOPE_AT ? (T*)value : nullptr, (bool*)inside, numbers},
                  threads);
         if (wanted) cotangent<T>(*f, g.extent, (const T*)z, (const T*)source, (T*)Q, threads);
     };
@@ -136,9 +163,10 @@ PyObject* counted(PyObject*, PyObject* const* a, Py_ssize_t count) {
 
 PyMethodDef methods[] = {
     {"program", (PyCFunction)(void (*)())counted<call_program, 1>, METH_FASTCALL, nullptr},
+    {"numbers", (PyCFunction)(void (*)())counted<call_numbers, 2>, METH_FASTCALL, nullptr},
     {"connect", (PyCFunction)(void (*)())counted<call_connect, 2>, METH_FASTCALL, nullptr},
     {"addresses", (PyCFunction)(void (*)())counted<call_addresses, 8>, METH_FASTCALL, nullptr},
-    {"sweep", (PyCFunction)(void (*)())counted<call_sweep, 12>, METH_FASTCALL, nullptr},
+    {"sweep", (PyCFunction)(void (*)())counted<call_sweep, 13>, METH_FASTCALL, nullptr},
     {"cotangent", (PyCFunction)(void (*)())counted<call_cotangent, 5>, METH_FASTCALL, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };

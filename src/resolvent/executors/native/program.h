@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "activation.h"
+#include "numbers.h"
 
 enum { DENSE, LAGGED, CONVOLUTION };
 enum { PRODUCT, ACTIVATE, LOOP };

@@ -30,14 +30,15 @@ template <class T> void sweep(const Program& f, const Extent& x, const T* W, con
     const bool copied = f.kind != CONVOLUTION && !f.transposed;
     const Scratch<T, COPY> copy(copied ? (f.lags + 1) * f.channels * f.channels : 0);
     if (copied) transpose(f, W, copy.data), W = copy.data;
-    threads = crew(f.work * x.area * x.batch, threads, x.batch);
+    const Index size = p.size(), whole = x.batch / size;  // a sample's numbers stay in one thread
+    threads = crew(f.work * x.area * x.batch, threads, whole);
     const auto part = f.kind == CONVOLUTION ? sweep_conv<T> : sweep_lagged<T>;
     if (threads == 1) return part(f, x, W, p, {0, x.batch});
     bool full = false;  // an exception must not leave a parallel region
 #pragma omp parallel for num_threads(threads) reduction(|| : full)
     for (Index i = 0; i < threads; i++) {
         try {
-            part(f, x, W, p, {x.batch * i / threads, x.batch * (i + 1) / threads});
+            part(f, x, W, p, {whole * i / threads * size, whole * (i + 1) / threads * size});
         } catch (const std::exception&) {
             full = true;
         }

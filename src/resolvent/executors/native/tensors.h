@@ -105,7 +105,8 @@ struct Given {
     void* data[7];
     bool fits;
 
-    Given(const Program& f, PyObject* const* a) : like(a[2] == Py_None ? a[3] : a[2]), fits(shaped(f)) {
+    Given(const Program& f, PyObject* const* a, Index numbers = 1)
+        : like(a[2] == Py_None ? a[3] : a[2]), fits(shaped(f, numbers)) {
         if (!fits) return;
         View flags = x;
         flags.kind = BOOL, flags.bits = 8;
@@ -114,10 +115,11 @@ struct Given {
         for (int i = 3; fits && i < 7; i++) fits = readable(a[i], i < 6 ? x : flags, x.ndim, shape, data + i);
     }
 
-    bool shaped(const Program& f) {
+    bool shaped(const Program& f, Index numbers) {
         if (!show(like, x)) return false;
-        const Index event = f.kind == LAGGED ? 2 : 1 + f.axes, channel = x.ndim - 1 - f.axes;
-        if (x.ndim < event || x.ndim > 16 || (event > 1 && x.ndim > event + 1)) return false;
+        const Index event = f.kind == LAGGED ? 2 : 1 + f.axes, channel = x.ndim - 1 - f.axes, most = event + 1 + (numbers > 1);
+        if (x.ndim < event + (numbers > 1) || x.ndim > 16 || (event > 1 && x.ndim > most)) return false;
+        if (numbers > 1 && x.shape[x.ndim - event - 1] != numbers) return false;
         double entries = 1;  // with all channels, and also where an axis is empty
         for (Index axis = 0; axis < x.ndim; axis++) {
             shape[axis] = axis == channel ? f.channels : x.shape[axis];

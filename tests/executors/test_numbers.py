@@ -1,0 +1,65 @@
+"""The native sweep over numbers, held to the sweep step by step."""
+
+import pytest
+import torch
+from cases import Case, cases
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kinds import NUMBERS
+from tolerance import assert_same
+
+import resolvent as rv
+from resolvent.executors import native
+from resolvent.structure.activation import ACTIVATIONS
+from resolvent.structure.sigma import FUNCTION, NONE, SLOPE, SLOPE_AT, Sigma
+from resolvent.sweep.steps import accumulate, steps
+
+pytestmark = [
+    pytest.mark.unchecked,
+    pytest.mark.usefixtures("uninitialized_memory_is_nan"),
+    pytest.mark.skipif(native.extension is None, reason="the extension was not built"),
+]
+
+
+def points(case: Case, numbers, count: int):
+    shape = list(case.shape(case.machine.partition.total))
+    shape.insert(len(shape) - case.machine.operator.event_ndim, numbers.size)
+    return (torch.randn(shape, dtype=case.machine.weight.dtype) / 2 for _ in range(count))
+
+
+def check(case: Case, numbers) -> None:
+    machine, system = case.machine.requires_grad_(False), case.machine.system
+    y0, z0, y, source = points(case, numbers, 4)
+    inside = (torch.rand(y0.narrow(-1 - machine.operator.event_ndim, 0, 1).shape) < 0.8).expand(y0.shape).contiguous()
+    activations, weight = machine.activation, machine.weight
+    value = activations(y, numbers)
+    sigmas = [(FUNCTION,), (NONE,), (SLOPE, activations.slope(y, numbers)), (SLOPE_AT, y), (SLOPE_AT, y, value)]
+    for way in (system, system.dual):
+        for mode, *tensors in sigmas:
+            for more in ({}, {"inside": inside}):
+                sigma = Sigma(mode, *tensors, numbers=numbers, **more)
+                bias = machine.bias if way is system else None
+                short = y0.narrow(machine.operator.channel_axis, 0, machine.partition.sizes[0])
+                for given in ((y0, z0), (y0, None), (None, z0), *([(short, z0), (z0, short)] if way is system else [])):
+                    actual = native.sweep(way, sigma, weight, bias, *given)
+                    expected = steps(way, sigma, weight, bias, *given)
+                    assert_same(dict(zip("yz", actual, strict=True)), dict(zip("yz", expected, strict=True)))
+    event_ndim = machine.operator.event_ndim
+    u, v, Q = native.sweep(system.dual, Sigma(SLOPE_AT, y, numbers=numbers), weight, None, y0, z0, source)
+    rows = (x.flatten(-2 - event_ndim, -1 - event_ndim) if x.ndim > 1 + event_ndim else x for x in (v, source))
+    assert_same(dict(Q=Q), dict(Q=accumulate(system, *rows, 0)))
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cases(widths=(1, 2, 3, 9)), st.sampled_from([*NUMBERS]))
+def test_the_native_sweep_over_numbers_is_the_one_step_by_step(case, which):
+    check(case, NUMBERS[which])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_every_activation_has_the_same_series_in_native_code(activation, dtype):
+    """To the sixth order, and with more channels than a vector has."""
+    numbers = rv.jet(torch.zeros(1, 1), 6, names="x").numbers
+    torch.manual_seed(0)
+    check(Case(rv.DenseMachine((5, 19), activation, dtype=dtype)), numbers)
