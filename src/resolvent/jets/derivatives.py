@@ -50,7 +50,10 @@ class Derivatives(Numbers):
     def variables(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
         """(coefficient, variable, what it is there): the variables themselves as numbers, beside their values."""
         linear = [
-            (k, monomial[0], float(c)) for k, P in enumerate(self.basis) for monomial, c in P.items() if len(monomial) == 1
+            (k, monomial[0], float(c))
+            for k, P in enumerate(self.basis)
+            for monomial, c in P.items()
+            if len(monomial) == 1
         ]
         rows, variables, values = zip(*linear, strict=True) if linear else ((), (), ())
         return rows, variables, values

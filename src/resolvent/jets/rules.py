@@ -30,6 +30,7 @@ def pointwise(known: Series) -> Callable[..., Jet]:
 
 def any_pointwise(function: Any, x: Jet, *args: Any, inplace: bool = False, **kwargs: Any) -> Jet:
     """Of any other one."""
+
     def plain(a: Tensor) -> Tensor:
         return function(a, *args, **kwargs)
 
@@ -192,7 +193,9 @@ def _aligned(a: Any, b: Any) -> tuple[Numbers | None, Any, Any]:
     """Two factors or terms, with as many axes as each other, so that they broadcast."""
     numbers = common(a, b)
     like = a if isinstance(a, Jet) else b
-    a, b = (x if isinstance(x, Jet | Tensor) else torch.as_tensor(x, dtype=like.dtype, device=like.device) for x in (a, b))
+    a, b = (
+        x if isinstance(x, Jet | Tensor) else torch.as_tensor(x, dtype=like.dtype, device=like.device) for x in (a, b)
+    )
     ndim = max(a.ndim, b.ndim)
 
     def fill(x: Any) -> Any:
@@ -246,8 +249,14 @@ enter(dropout, "dropout")
 enter(where, "where")
 enter(of_value, "__lt__ __le__ __gt__ __ge__ lt le gt ge ones_like empty_like rand_like randn_like")
 for _name, _series in dict(
-    sin=series.sin, cos=series.cos, exp=series.exp, log=series.log, sqrt=series.sqrt, reciprocal=series.reciprocal,
-    rsqrt=partial(series.power, -0.5), square=partial(series.power, 2),
+    sin=series.sin,
+    cos=series.cos,
+    exp=series.exp,
+    log=series.log,
+    sqrt=series.sqrt,
+    reciprocal=series.reciprocal,
+    rsqrt=partial(series.power, -0.5),
+    square=partial(series.power, 2),
 ).items():
     enter(pointwise(_series), _name)
 for _activation in ACTIVATIONS.values():

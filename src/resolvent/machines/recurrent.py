@@ -79,7 +79,11 @@ class RecurrentMachine(StructuredMachine):
 
     def forward(self, x: Tensor, *, lengths: Sequence[int] | Integer[Tensor, "..."] | None = None) -> Tensor:
         """The z of the resolvent at y0 = x + bias, z0 = 0. x has the channels of the first block, or all of them."""
-        if not isinstance(x, Tensor | Jet) or x.ndim not in self.operator.ndims or x.shape[-1] not in self._system.inputs:
+        if (
+            not isinstance(x, Tensor | Jet)
+            or x.ndim not in self.operator.ndims
+            or x.shape[-1] not in self._system.inputs
+        ):
             self._refuse(x)
         return self.solve(x, lengths=lengths)[1]
 
@@ -125,7 +129,12 @@ class RecurrentMachine(StructuredMachine):
 
     def step(self, x: Float[Tensor, "*batch inputs"], state: State) -> tuple[Float[Tensor, "*batch channels"], State]:
         """z of the next time step and the state after it: the numbers of the whole sequence, in constant memory."""
-        fits = isinstance(x, Tensor | Jet) and isinstance(state, Tensor | Jet) and x.ndim == state.ndim - 1 and x.ndim in (1, 2)
+        fits = (
+            isinstance(x, Tensor | Jet)
+            and isinstance(state, Tensor | Jet)
+            and x.ndim == state.ndim - 1
+            and x.ndim in (1, 2)
+        )
         fits = fits and x.shape[-1] in self._system.inputs
         if not fits or state.shape[-2:] != (self.operator.lags, self.partition.total):
             came = [tuple(t.shape) if isinstance(t, Tensor | Jet) else type(t).__name__ for t in (x, state)]

@@ -71,9 +71,7 @@ ACTIVATIONS: dict[str, Activation] = {
     a.name: a
     for a in (
         Activation("identity", lambda y: y, torch.ones_like, series.identity, lambda u, _: u),
-        Activation(
-            "tanh", torch.tanh, lambda y: 1 - torch.tanh(y).square(), series.tanh, torch.ops.aten.tanh_backward
-        ),
+        Activation("tanh", torch.tanh, lambda y: 1 - torch.tanh(y).square(), series.tanh, torch.ops.aten.tanh_backward),
         Activation("sigmoid", torch.sigmoid, _sigmoid_slope, series.sigmoid, torch.ops.aten.sigmoid_backward),
         Activation("relu", torch.relu, lambda y: (y > 0).to(y.dtype), series.relu),
         Activation(

@@ -106,7 +106,21 @@ def _method(name: str) -> Any:
     return method
 
 
-ARITHMETIC = ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "pow", "rpow", "neg", "matmul", "rmatmul")
+ARITHMETIC = (
+    "add",
+    "radd",
+    "sub",
+    "rsub",
+    "mul",
+    "rmul",
+    "truediv",
+    "rtruediv",
+    "pow",
+    "rpow",
+    "neg",
+    "matmul",
+    "rmatmul",
+)
 for _each in (*ARITHMETIC, "lt", "le", "gt", "ge"):
     setattr(Jet, f"__{_each}__", _method(f"__{_each}__"))
 

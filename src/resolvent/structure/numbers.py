@@ -93,9 +93,7 @@ class Numbers:
         if self.real:
             return a * u
         (a0, _), (_, w) = self._parts(a, axis), self._parts(u, axis)
-        return torch.cat(
-            [(a * u).sum(axis, keepdim=True), a0 * w + self._sum(self.backward, a, u, axis)], axis
-        )
+        return torch.cat([(a * u).sum(axis, keepdim=True), a0 * w + self._sum(self.backward, a, u, axis)], axis)
 
     def image(self, slope: Tensor, y: Tensor, axis: int, transposed: bool) -> Tensor:
         """What a slope makes of y: slope y or, in the dual machine, the adjoint of that."""

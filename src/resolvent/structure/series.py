@@ -82,7 +82,9 @@ def gelu_tanh(a: Tensor, order: int) -> list[Tensor]:
     """a (1 + tanh u(a)) / 2 of a cubic u; beyond ±10 it is the identity or 0, and in float16 the cube would overflow."""
     k, cube = math.sqrt(2 / math.pi), 0.044715
     b = a.clamp(-10, 10)
-    t = _tanh_of([k * (b + cube * b**3), k * (1 + 3 * cube * b * b), 3 * k * cube * b, k * cube * torch.ones_like(b)], order)
+    t = _tanh_of(
+        [k * (b + cube * b**3), k * (1 + 3 * cube * b * b), 3 * k * cube * b, k * cube * torch.ones_like(b)], order
+    )
     return _times_variable(a, [(1 + t[0]) / 2, *(c / 2 for c in t[1:])])
 
 

@@ -11,6 +11,8 @@ Index crew(double work, Index threads, Index pieces) {
     return std::max<Index>(1, Index(std::min({work / 500000, double(threads), double(pieces)})));
 }
 
+constexpr Index NEAR = 1 << 19;  // bytes
+
 // Memory for one call, which stays for later ones of the same thread and use unless it is many entries: fresh memory
 // comes from the system page by page, which takes longer than small products.
 enum Use { COPY, LAST, PARTS };
@@ -32,7 +34,13 @@ template <class T> void sweep(const Program& f, const Extent& x, const T* W, con
     if (copied) transpose(f, W, copy.data), W = copy.data;
     const Index size = p.size(), whole = x.batch / size;  // a sample's numbers stay in one thread
     threads = crew(f.work * x.area * x.batch, threads, whole);
-    const auto part = f.kind == CONVOLUTION ? sweep_conv<T> : sweep_lagged<T>;
+    // A few samples at a time, so that their y and z are still near when the next block reads them.
+    const Index few = std::max<Index>(1, NEAR / Index(2 * sizeof(T) * f.channels * x.area * size));
+    const auto part = [&](const Program& f, const Extent& x, const T* W, const Points<T>& p, Range samples) {
+        if (f.kind == CONVOLUTION) return sweep_conv<T>(f, x, W, p, samples);
+        for (Index b = samples.first; b < samples.last; b += few * size)
+            sweep_lagged<T>(f, x, W, p, {b, std::min(b + few * size, samples.last)});
+    };
     if (threads == 1) return part(f, x, W, p, {0, x.batch});
     bool full = false;  // an exception must not leave a parallel region
 #pragma omp parallel for num_threads(threads) reduction(|| : full)
