@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
 
 from .pytorch import each_tensor
 
@@ -98,10 +97,10 @@ class Tangent(Linear):
     def dual(self, x: Point = None) -> "Dual":
         return Dual(self.machine, self.x)
 
-    def _on_floats(self, at: dict[Any, Tensor]) -> dict[Any, Tensor]:
+    def _on_floats(self, at: dict[Any, Any]) -> dict[Any, Any]:
         return _floats(self.machine.endofunction(self._like(_parts(self.x) | at)))
 
-    def _like(self, parts: dict[Any, Tensor]) -> Point:
+    def _like(self, parts: dict[Any, Any]) -> Point:
         """The parts as a point of the kind of x."""
         if isinstance(self.x, tuple | list):
             return tuple(parts.get(i) for i in range(len(self.x)))
@@ -149,7 +148,7 @@ def plus(x: Point, other: Point, where: str = "") -> Point:
     return x + other
 
 
-def transformed(x: Point, function: Callable[[Tensor], Tensor]) -> Point:
+def transformed(x: Point, function: Callable[[Any], Any]) -> Point:
     """The function of each tensor of a point."""
     if isinstance(x, Mapping):
         return {name: transformed(value, function) for name, value in x.items()}
@@ -158,7 +157,7 @@ def transformed(x: Point, function: Callable[[Tensor], Tensor]) -> Point:
     return None if x is None else each_tensor(function, x)
 
 
-def _parts(x: Point) -> dict[Any, Tensor]:
+def _parts(x: Point) -> dict[Any, Any]:
     """What a point has, by name or place; of a tensor, itself."""
     if not isinstance(x, Mapping | tuple | list):
         return {} if x is None else {None: x}
@@ -166,7 +165,7 @@ def _parts(x: Point) -> dict[Any, Tensor]:
     return {name: value for name, value in named if value is not None}
 
 
-def _floats(x: Point) -> dict[Any, Tensor]:
+def _floats(x: Point) -> dict[Any, Any]:
     return {name: value for name, value in _parts(x).items() if value.is_floating_point()}
 
 

@@ -66,7 +66,7 @@ def nested_forward_modes() -> int:
     return sum(level.key() == TransformType.Jvp for level in get_interpreter_stack() or ())
 
 
-def autocast_type(x: Tensor) -> torch.dtype | None:
+def autocast_type(x: Any) -> torch.dtype | None:
     """The precision that autocast asks for on the device of x, or None. The first question is for speed alone."""
     if not _is_any_autocast_enabled():
         return None

@@ -40,14 +40,14 @@ def check(case: Case, numbers) -> None:
                 sigma = Sigma(mode, *tensors, numbers=numbers, **more)
                 bias = machine.bias if way is system else None
                 short = y0.narrow(machine.operator.channel_axis, 0, machine.partition.sizes[0])
-                for given in ((y0, z0), (y0, None), (None, z0), *([(short, z0), (z0, short)] if way is system else [])):
-                    actual = native.sweep(way, sigma, weight, bias, *given)
-                    expected = steps(way, sigma, weight, bias, *given)
+                for both in ((y0, z0), (y0, None), (None, z0), *([(short, z0), (z0, short)] if way is system else [])):
+                    actual = native.sweep(way, sigma, weight, bias, *both)
+                    expected = steps(way, sigma, weight, bias, *both)
                     assert_same(dict(zip("yz", actual, strict=True)), dict(zip("yz", expected, strict=True)))
     event_ndim = machine.operator.event_ndim
-    u, v, Q = native.sweep(system.dual, Sigma(SLOPE_AT, y, numbers=numbers), weight, None, y0, z0, source)
-    rows = (x.flatten(-2 - event_ndim, -1 - event_ndim) if x.ndim > 1 + event_ndim else x for x in (v, source))
-    assert_same(dict(Q=Q), dict(Q=accumulate(system, *rows, 0)))
+    _, v, Q = native.sweep(system.dual, Sigma(SLOPE_AT, y, numbers=numbers), weight, None, y0, z0, source)
+    v, source = (x.flatten(-2 - event_ndim, -1 - event_ndim) if x.ndim > 1 + event_ndim else x for x in (v, source))
+    assert_same(dict(Q=Q), dict(Q=accumulate(system, v, source, 0)))
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from ..machine import Machine, Projection, plus
 
-Parts = Mapping[str, Tensor]
+Parts = Mapping[str, Any]  # of tensors or jets
 
 
 class Additive(Machine):
@@ -41,7 +40,7 @@ class Additive(Machine):
     def depth_at(self, x: Parts | None = None) -> int:
         return len(self.levels)
 
-    def resolvent(self, x0: Parts) -> dict[str, Tensor]:
+    def resolvent(self, x0: Parts) -> dict[str, Any]:
         """R_f = (id + f_d) … (id + f_1), level by level."""
         self._check_parts("x0", x0)
         h = dict(x0)
@@ -50,10 +49,10 @@ class Additive(Machine):
                 self._accumulate(h, layer, h)
         return h
 
-    def endofunction(self, x: Parts) -> dict[str, Tensor]:
+    def endofunction(self, x: Parts) -> dict[str, Any]:
         """f(x): what the layers write, all at the same x."""
         self._check_parts("x", x)
-        total: dict[str, Tensor] = {}
+        total: dict[str, Any] = {}
         for layer in self.layers:
             self._accumulate(total, layer, x)
         return total
@@ -70,7 +69,7 @@ class Additive(Machine):
 
     def depth_sequence(
         self, x0: Parts, start: Parts | None = None, kind: Literal["sweep", "iterate"] = "iterate"
-    ) -> list[dict[str, Tensor]]:
+    ) -> list[dict[str, Any]]:
         """The states h_0 = x0 + φ, …, h_d = R_f(x0) of a lifted depth sequence, all parts filled in.
 
         `"iterate"` is h_i = x0 + f(h_{i-1}), all layers each; `"sweep"` evaluates one level after the other, each once.
@@ -86,7 +85,7 @@ class Additive(Machine):
             states.append(after)
         return states
 
-    def _accumulate(self, total: dict[str, Tensor], layer: Any, x: Parts) -> None:
+    def _accumulate(self, total: dict[str, Any], layer: Any, x: Parts) -> None:
         for name, value in layer.evaluate(self.labels[layer], x).items():
             before = total.get(name)
             if before is not None and before.shape != value.shape:

@@ -11,7 +11,7 @@ from ..machine import Linear
 from .additive import Additive, Parts
 from .order import Edge, levels
 
-Function = Callable[[dict[str, Tensor]], dict[str, Tensor]]
+Function = Callable[[dict[str, Any]], dict[str, Any]]
 """A function from the parts it reads to the parts it writes."""
 
 
@@ -19,45 +19,45 @@ class LinearPart(NamedTuple):
     """A linear function between parts: values of the shapes it reads, in their order, to a tuple of what it writes."""
 
     function: Callable[..., tuple[Tensor, ...]]
-    reads: dict[str, Tensor]
+    reads: dict[str, Any]
     writes: list[str]
 
 
-def tangent(function: Function, x: dict[str, Tensor]) -> LinearPart | None:
+def tangent(function: Function, x: dict[str, Any]) -> LinearPart | None:
     """Df(x), or None where there is nothing to differentiate by."""
     on_floats, reads, writes = _on_floats(function, x)
     if not reads or not writes:
         return None
     primals = tuple(reads.values())
 
-    def derivative(*tangents: Tensor) -> tuple[Tensor, ...]:
+    def derivative(*tangents: Any) -> tuple[Any, ...]:
         return torch.func.jvp(on_floats, primals, tangents)[1]
 
     return LinearPart(derivative, reads, [*writes])
 
 
-def dual(function: Function, x: dict[str, Tensor]) -> LinearPart | None:
+def dual(function: Function, x: dict[str, Any]) -> LinearPart | None:
     """(Df(x))*, or None where there is nothing to send cotangents to."""
     on_floats, reads, writes = _on_floats(function, x)
     if not reads or not writes:
         return None
     pull = torch.func.vjp(on_floats, *reads.values())[1]
 
-    def derivative(*cotangents: Tensor) -> tuple[Tensor, ...]:
+    def derivative(*cotangents: Any) -> tuple[Any, ...]:
         return pull(cotangents)
 
     return LinearPart(derivative, writes, [*reads])
 
 
-def _on_floats(function: Function, x: dict[str, Tensor]):
+def _on_floats(function: Function, x: dict[str, Any]):
     """The function of the floats alone, to a tuple of floats; and the floats it reads and writes at x."""
 
-    def floats(parts: dict[str, Tensor]) -> dict[str, Tensor]:
+    def floats(parts: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in parts.items() if value.is_floating_point()}
 
     reads = floats(x)
 
-    def on_floats(*values: Tensor) -> tuple[Tensor, ...]:
+    def on_floats(*values: Any) -> tuple[Any, ...]:
         return tuple(floats(function(x | dict(zip(reads, values, strict=True)))).values())
 
     return on_floats, reads, floats(function(x))
@@ -70,7 +70,7 @@ class LinearLayer:
         self.function, self.zeros = part.function, part.reads
         self.reads, self.writes = (*part.reads,), (*part.writes,)
 
-    def evaluate(self, label: str, x: Parts) -> dict[str, Tensor]:
+    def evaluate(self, label: str, x: Parts) -> dict[str, Any]:
         if not any(name in x for name in self.reads):
             return {}
         values = (x[name] if name in x else torch.zeros_like(zero) for name, zero in self.zeros.items())

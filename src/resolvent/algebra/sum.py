@@ -24,7 +24,7 @@ class Terms(Additive):
     def __add__(self, other: Any) -> "Sum":
         return Sum([self, other]) if isinstance(other, Terms) else super().__add__(other)
 
-    def forward(self, x0: Parts) -> dict[str, Tensor]:
+    def forward(self, x0: Parts) -> dict[str, Any]:
         return self.resolvent(x0)
 
     def tangent(self, x: Parts) -> LinearSum:
@@ -38,12 +38,12 @@ class Terms(Additive):
         """(Df(x))*, a linear machine on cotangent dicts. Its resolvent at x = R_f(x0) backpropagates through R_f."""
         return LinearSum(self, x, transposed=True)
 
-    def parameter_cotangents(self, x: Parts, u: Parts) -> dict[str, Tensor]:
+    def parameter_cotangents(self, x: Parts, u: Parts) -> dict[str, Any]:
         """(∂f/∂p)* u for each parameter p by name. With u from the dual's resolvent: the gradient of the loss."""
         self._check_parts("u", u)
         module: Any = self
         names = {id(p): name for name, p in module.named_parameters()}
-        total: dict[str, Tensor] = {}
+        total: dict[str, Any] = {}
         for layer in self.layers:
             parameters = [p for p in layer.parameters() if p.requires_grad]
             if not parameters or not any(name in u for name in layer.writes):
@@ -146,18 +146,18 @@ class Layer(Terms, nn.Module):
     def extra_repr(self) -> str:
         return f"{' × '.join(self.reads)} → {' × '.join(self.writes)}"
 
-    def arguments(self, label: str, x: Parts) -> dict[str, Tensor]:
+    def arguments(self, label: str, x: Parts) -> dict[str, Any]:
         """The parts of x that the layer reads."""
         missing = [name for name in self.reads if name not in x]
         if missing:
             raise ValueError(f"{label} reads {missing[0]}, which the point lacks: it has {', '.join(x) or 'no parts'}")
         return {name: x[name] for name in self.reads}
 
-    def evaluate(self, label: str, x: Parts) -> dict[str, Tensor]:
+    def evaluate(self, label: str, x: Parts) -> dict[str, Any]:
         """What the layer writes at x, by part."""
         return self._by_part(label, self.module(*self.arguments(label, x).values()))
 
-    def _by_part(self, label: str, result: Tensor | Sequence[Tensor]) -> dict[str, Tensor]:
+    def _by_part(self, label: str, result: Any) -> dict[str, Any]:
         values: Any = (result,) if self.single else result
         if not isinstance(values, Sequence) or len(values) != len(self.writes):
             came = f"{len(values)} values" if isinstance(values, Sequence) else type(values).__name__

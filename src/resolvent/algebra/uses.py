@@ -1,6 +1,7 @@
 """Which of what a layer reads it really uses, and a layer with the rest held fast."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 from .derivative import Function, dual
 
 
-def uses(function: Function, x: dict[str, Tensor]) -> dict[str, bool]:
+def uses(function: Function, x: dict[str, Any]) -> dict[str, bool]:
     """By which of the parts it reads the function's derivative at x is not zero; other than floats count as used."""
     at_x = dual(function, {name: value.detach() for name, value in x.items()})
     if at_x is None:
@@ -29,7 +30,7 @@ class Held(nn.Module):
             self.register_buffer(f"held{i}", value)
         self.count = len(held)
 
-    def forward(self, *arguments: Tensor):
+    def forward(self, *arguments: Any):
         rest = iter(arguments)
         held = (getattr(self, f"held{i}") for i in range(self.count))
         return self.module(*(next(rest) if value is None else value for value in held))

@@ -1,8 +1,9 @@
 """The smallest numbers that know some derivatives: exact, and each made once.
 
-A differential operator with constant coefficients is a polynomial in ∂. By Leibniz' rule P(∂)(fg) = Σ_a (∂_ξ^a P)(∂) f ·
-∂^a g / a!, so whoever is to know P(∂) of products must know the derivatives of P by its own variables: the span S of
-those, of all operators, is the least that is closed, and its dual is an algebra (the apolar algebra of one operator).
+A differential operator with constant coefficients is a polynomial in ∂. Leibniz' rule says
+P(∂)(fg) = Σ_a (∂_ξ^a P)(∂) f · ∂^a g / a!, so whoever is to know P(∂) of products must know the derivatives of P by its
+own variables: the span of those, of all operators, is the least that is closed under products. Its dual is the apolar
+algebra of the operators.
 """
 
 from collections import Counter

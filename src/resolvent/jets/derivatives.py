@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from itertools import combinations_with_replacement
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..pytorch import constant
+from ..pytorch import constant, is_compiling
 from ..structure.jet import Jet
 from ..structure.numbers import Numbers
 from ..structure.partition import integer
@@ -73,7 +74,6 @@ def smallest(operators: frozenset, names: str = "") -> Derivatives:
     return Derivatives(len(known), products(known), names, known)
 
 
-@constant
 def _named(derivatives: str | int, names: str) -> Derivatives:
     if isinstance(derivatives, str):
         asked: Any = operators(derivatives, names)
@@ -83,9 +83,8 @@ def _named(derivatives: str | int, names: str) -> Derivatives:
     return smallest(frozenset(frozenset(P.items()) for P in asked), names)
 
 
-@constant
-def _power_of_laplacian(power: int, dimension: int) -> tuple[Derivatives, tuple[tuple[int, float], ...]]:
-    """The numbers that know (Σ ∂_i²)^power, and where it is among them."""
+def _power_of_laplacian(power: int, dimension: int) -> Derivatives:
+    """The numbers that know (Σ ∂_i²)^power."""
     P: dict[tuple[int, ...], Fraction] = {(): Fraction(1)}
     for _ in range(power):
         total: dict[tuple[int, ...], Fraction] = {}
@@ -94,8 +93,22 @@ def _power_of_laplacian(power: int, dimension: int) -> tuple[Derivatives, tuple[
                 product = tuple(sorted((*monomial, i, i)))
                 total[product] = total.get(product, Fraction(0)) + c
         P = total
-    numbers = smallest(frozenset([frozenset(P.items())]))
-    return numbers, tuple((place, float(c)) for place, c in (coordinates(P, numbers.basis) or {}).items())
+    return smallest(frozenset([frozenset(P.items())]))
+
+
+COMPILED = SimpleNamespace()
+"""What compiled code computes with: it takes no object from a function that it does not trace, but from here."""
+
+
+def _known(make: Callable[..., Derivatives], *arguments: Any) -> Derivatives:
+    return getattr(COMPILED, _compiled(make.__name__, *arguments)) if is_compiling() else make(*arguments)
+
+
+@constant
+def _compiled(make: str, *arguments: Any) -> str:
+    name = repr((make, *arguments))
+    setattr(COMPILED, name, {f.__name__: f for f in (_named, _power_of_laplacian)}[make](*arguments))
+    return name
 
 
 def jet(
@@ -120,9 +133,9 @@ def jet(
         raise ValueError(f"names must be different letters, one for each variable, got {names!r}")
     if directions is None and (points.ndim == 0 or points.shape[-1] != len(names)):
         raise ValueError(
-            f"points of shape {tuple(points.shape)} need one name for each of their channels, the last axis: names={names!r}"
+            f"points of shape {tuple(points.shape)} need one name for each channel, the last axis: names={names!r}"
         )
-    return _variables(points, _named(derivatives, names), directions)
+    return _variables(points, _known(_named, derivatives, names), directions)
 
 
 def derivatives(
@@ -159,10 +172,9 @@ def biharmonic(f: Callable[[Any], Any], points: Tensor) -> Tensor:
 
 
 def _by_power(f: Callable[[Any], Any], points: Tensor, power: int, directions: Tensor | None = None) -> Tensor:
-    numbers, places = _power_of_laplacian(power, points.shape[-1] if directions is None else len(directions))
-    value = _image(f, _variables(points, numbers, directions))
-    terms = [value.coefficients[place] * c for place, c in places]
-    return sum(terms[1:], terms[0])
+    dimension = points.shape[-1] if directions is None else len(directions)
+    numbers = _known(_power_of_laplacian, power, dimension)
+    return _image(f, _variables(points, numbers, directions)).coefficients[-1]  # the operator itself, of all the last
 
 
 def _image(f: Callable[[Any], Any], point: Jet) -> Jet:

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 from .algebra import Monomial
 
-MONOMIAL = re.compile(r"\s*(?P<sign>[+-])?\s*(?P<number>\d+(?:\.\d+)?(?:/\d+)?)?\s*\*?\s*(?P<letters>[^\W\d_]*)\s*")
+MONOMIAL = re.compile(r"\s*(?P<sign>[+-])?\s*(?P<number>\d+(?:\.\d+|/0*[1-9]\d*)?)?\s*\*?\s*(?P<letters>[^\W\d_]*)\s*")
 
 
 class Slip(ValueError):

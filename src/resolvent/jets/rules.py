@@ -38,6 +38,8 @@ def any_pointwise(function: Any, x: Jet, *args: Any, inplace: bool = False, **kw
 
 
 def composed(known: Series, x: Jet) -> Jet:
+    if not isinstance(x, Jet):
+        raise TypeError("of a pointwise function, a jet is the first argument alone")
     axis, numbers = -1 - x.ndim, x.numbers
     return Jet(numbers.composed(known(x.coefficients[:1], numbers.order), x.coefficients, axis), numbers)
 
@@ -46,28 +48,10 @@ def gelu(function: Any, x: Jet, approximate: str = "none") -> Jet:
     return composed(series.gelu_tanh if approximate == "tanh" else series.gelu, x)
 
 
-def linear(function: Any, *args: Any, **kwargs: Any) -> Any:
-    """Of one jet, or of many tensors at once, like `cat`: each coefficient alone. Tensors beside a jet are factors."""
-    jets: list[Tensor] = []
-
-    def taken(x: Any) -> Any:
-        if isinstance(x, Jet):
-            jets.append(x.coefficients)
-            return len(jets) - 1, Jet
-        return type(x)(map(taken, x)) if type(x) in (tuple, list) else x
-
-    numbers = common(*_leaves(args), *_leaves(kwargs.values()))
-    arguments, options = taken(list(args)), {name: taken(value) for name, value in kwargs.items()}
-
-    def of_each(*coefficients: Tensor) -> Any:
-        def put(x: Any) -> Any:
-            if type(x) is tuple and len(x) == 2 and x[1] is Jet:
-                return coefficients[x[0]]
-            return type(x)(map(put, x)) if type(x) in (tuple, list) else x
-
-        return function(*put(arguments), **{name: put(value) for name, value in options.items()})
-
-    return _jets(torch.func.vmap(of_each)(*jets), numbers)
+def linear(function: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """Of what moves or sums entries: each coefficient alone. Of other jets, as in `x.to(jet)`, the value is enough."""
+    args = tuple(other.value if isinstance(other, Jet) else other for other in args)
+    return _each(lambda c: function(c, *args, **kwargs), x) if isinstance(x, Jet) else function(x, *args, **kwargs)
 
 
 def joint(function: Any, tensors: Any, *args: Any, **kwargs: Any) -> Jet:
@@ -75,15 +59,13 @@ def joint(function: Any, tensors: Any, *args: Any, **kwargs: Any) -> Jet:
     numbers = common(*tensors)
     axis = kwargs.pop("dim", args[0] if args else 0)
     ndim = tensors[0].ndim + (function is torch.stack)
-    return Jet(function([_of(x, numbers) for x in tensors], axis if axis < 0 else axis - ndim), numbers)  # pyright: ignore
+    return Jet(function([_of(x, numbers) for x in tensors], axis if axis < 0 else axis - ndim), numbers)
 
 
 def index(function: Any, x: Jet, at: Any) -> Any:
-    if not isinstance(x, Jet):
-        raise TypeError("a jet is no index of a tensor")
     at = at if type(at) is tuple else (at,)
     if sum(isinstance(i, Tensor | list) for i in at) > 1:  # which may move the axes
-        return linear(function, x, at)
+        return _each(lambda c: c[at], x)
     return Jet(x.coefficients[(slice(None), *at)], x.numbers)
 
 
@@ -95,15 +77,15 @@ def split(function: Any, x: Jet, sizes: Any, dim: int = 0) -> tuple[Jet, ...]:
 def add(function: Any, a: Any, b: Any, *, alpha: Any = 1, sign: int = 1) -> Jet:
     numbers, a, b = _aligned(a, b)
     b = b if alpha * sign == 1 else alpha * sign * b
-    return Jet(_of(a, numbers) + _of(b, numbers), numbers)  # pyright: ignore
+    return Jet(_of(a, numbers) + _of(b, numbers), numbers)
 
 
 def times(function: Any, a: Any, b: Any) -> Jet:
     numbers, a, b = _aligned(a, b)
     if isinstance(a, Jet) and isinstance(b, Jet):
-        return Jet(numbers.times(a.coefficients, b.coefficients, -1 - a.ndim), numbers)  # pyright: ignore
+        return Jet(numbers.times(a.coefficients, b.coefficients, -1 - a.ndim), numbers)
     a, b = (x.coefficients if isinstance(x, Jet) else x for x in (a, b))
-    return Jet(a * b, numbers)  # pyright: ignore
+    return Jet(a * b, numbers)
 
 
 def divided(function: Any, a: Any, b: Any) -> Jet:
@@ -113,8 +95,9 @@ def divided(function: Any, a: Any, b: Any) -> Jet:
 def power(function: Any, a: Any, b: Any) -> Jet:
     if isinstance(a, Jet) and isinstance(b, int | float):
         return composed(partial(series.power, b), a)
-    logarithm = composed(series.log, a) if isinstance(a, Jet) else torch.as_tensor(a).log()
-    return composed(series.exp, times(function, b, logarithm))
+    if isinstance(a, Jet):
+        return composed(series.exp, times(function, b, composed(series.log, a)))
+    return composed(series.exp, times(function, b, torch.as_tensor(a, dtype=b.dtype, device=b.device).log()))
 
 
 def swapped(rule: Callable[..., Any]) -> Callable[..., Any]:
@@ -122,29 +105,24 @@ def swapped(rule: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def product(function: Any, *args: Any, **kwargs: Any) -> Any:
-    """Of a function that is linear in each of two arguments."""
-    places = [i for i, x in enumerate(args) if isinstance(x, Jet)]
-    if len(places) < 2:
-        return linear(function, *args, **kwargs)
-    first, second = places
-    numbers = common(*args)
-    terms = _all_products(numbers)  # pyright: ignore
-
-    def each(a: Tensor, b: Tensor) -> Tensor:
-        given = list(args)
-        given[first], given[second] = a, b
-        return function(*given, **kwargs)
-
-    i, j, k = (torch.tensor(column, device=args[first].device) for column in terms[:3])
-    image = torch.func.vmap(each)(args[first].coefficients[i], args[second].coefficients[j])
+    """Of a function that is linear in each of its first two arguments."""
+    a, b, *rest = args
+    if not isinstance(b, Jet):
+        return _each(lambda a: function(a, b, *rest, **kwargs), a)
+    if not isinstance(a, Jet):
+        return _each(lambda b: function(a, b, *rest, **kwargs), b)
+    numbers = common(a, b)
+    terms = _all_products(numbers)
+    i, j, k = (torch.tensor(column, device=a.device) for column in terms[:3])
+    image = torch.func.vmap(lambda a, b: function(a, b, *rest, **kwargs))(a.coefficients[i], b.coefficients[j])
     c = torch.tensor(terms.c, dtype=image.dtype, device=image.device).reshape(-1, *(1,) * (image.ndim - 1))
-    total = torch.zeros(numbers.size, *image.shape[1:], dtype=image.dtype, device=image.device)  # pyright: ignore
-    return Jet(total.index_add(0, k, c * image), numbers)  # pyright: ignore
+    total = torch.zeros(numbers.size, *image.shape[1:], dtype=image.dtype, device=image.device)
+    return Jet(total.index_add(0, k, c * image), numbers)
 
 
 def layer(function: Any, x: Any, weight: Any, bias: Any = None, *args: Any, **kwargs: Any) -> Jet:
     """x ↦ W x + b, of which the bias is real; a batch axis takes the coefficients along."""
-    if isinstance(weight, Jet) or isinstance(bias, Jet):
+    if not isinstance(x, Jet) or isinstance(weight, Jet) or isinstance(bias, Jet):
         raise TypeError(f"{function.__name__} takes a jet for its input alone")
     event_ndim = weight.ndim - 1
     rows, numbers = x.coefficients.movedim(0, -1 - event_ndim), x.numbers
@@ -156,7 +134,7 @@ def layer(function: Any, x: Any, weight: Any, bias: Any = None, *args: Any, **kw
 
 
 def bilinear(function: Any, a: Any, b: Any, weight: Any, bias: Any = None) -> Jet:
-    image = product(function, a, b, weight)
+    image = product(lambda a, b: torch.einsum("...i,oij,...j->...o", a, weight, b), a, b)
     return image if bias is None else image + bias
 
 
@@ -176,11 +154,12 @@ def of_value(function: Any, *args: Any, **kwargs: Any) -> Any:
     return function(*(x.value if isinstance(x, Jet) else x for x in args), **kwargs)
 
 
-def _leaves(x: Any) -> list[Any]:
-    return [leaf for part in x for leaf in (_leaves(part) if isinstance(part, tuple | list) else [part])]
+def _each(function: Callable[[Tensor], Any], x: Jet) -> Any:
+    """The function of each coefficient."""
+    return _jets(torch.func.vmap(function)(x.coefficients), x.numbers)
 
 
-def _jets(x: Any, numbers: Any) -> Any:
+def _jets(x: Any, numbers: Numbers) -> Any:
     return Jet(x, numbers) if isinstance(x, Tensor) else tuple(_jets(part, numbers) for part in x)
 
 
@@ -189,7 +168,7 @@ def _of(x: Any, numbers: Any) -> Tensor:
     return x.coefficients if isinstance(x, Jet) else numbers.embedded(x, -1 - x.ndim)
 
 
-def _aligned(a: Any, b: Any) -> tuple[Numbers | None, Any, Any]:
+def _aligned(a: Any, b: Any) -> tuple[Numbers, Any, Any]:
     """Two factors or terms, with as many axes as each other, so that they broadcast."""
     numbers = common(a, b)
     like = a if isinstance(a, Jet) else b
@@ -202,7 +181,7 @@ def _aligned(a: Any, b: Any) -> tuple[Numbers | None, Any, Any]:
         missing = (1,) * (ndim - x.ndim)
         if not isinstance(x, Jet):
             return x.reshape(*missing, *x.shape)
-        return Jet(x.coefficients.reshape(-1, *missing, *x.shape), numbers) if missing else x  # pyright: ignore
+        return Jet(x.coefficients.reshape(-1, *missing, *x.shape), numbers) if missing else x
 
     return numbers, fill(a), fill(b)
 
@@ -215,20 +194,21 @@ def _all_products(numbers: Numbers) -> Terms:
 
 
 def enter(rule: Callable[..., Any], names: str) -> None:
-    """In the table, under each name a function has in PyTorch."""
+    """In the table, under each name that a function has in PyTorch, and as a method."""
     for name in names.split():
-        for room in (torch, torch.Tensor, F, torch.special, torch.ops.aten):
-            function = getattr(room, name, None) if room is not torch.ops.aten else None
+        for room in (torch, torch.Tensor, F, torch.special):
+            function = getattr(room, name, None)
             if callable(function):
                 RULES[function] = rule
+        RULES[name] = rule
 
 
 enter(
     linear,
     "reshape view flatten unflatten permute transpose t swapaxes movedim squeeze unsqueeze sum mean narrow select "
-    "index_select gather take_along_dim chunk unbind tensor_split flip roll expand expand_as broadcast_to repeat "
-    "repeat_interleave tile contiguous clone pad cumsum diff diagonal tril triu trace to double float half bfloat16 neg "
-    "__neg__ negative zeros_like avg_pool1d avg_pool2d avg_pool3d",
+    "chunk index_select gather take_along_dim unbind tensor_split flip roll expand expand_as broadcast_to repeat pad "
+    "tile repeat_interleave type_as view_as reshape_as contiguous clone cumsum diff diagonal tril triu trace to double "
+    "float half bfloat16 neg __neg__ negative zeros_like avg_pool1d avg_pool2d avg_pool3d",
 )
 enter(joint, "cat concat concatenate stack")
 enter(index, "__getitem__")

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .. import pytorch
 from ..machine import Linear, Point, Projection, annihilators
-from ..structure.jet import common, lifted, lowered
+from ..structure.jet import Jet, common, lifted, lowered
 from ..structure.sigma import SLOPE_AT, ZERO, Sigma
 from ..sweep.explain import explain_points
 from ..sweep.solve import solve
@@ -17,14 +17,14 @@ from ..sweep.system import System
 class Tangent(Linear):
     """dy = W dz + dy0, dz = σ'(y) ⊙ dy + dz0. The point y is looked at when it is used."""
 
-    def __init__(self, machine: Any, y: Tensor, value: Tensor | None):
+    def __init__(self, machine: Any, y: Any, value: Any):
         self.machine, self.system, self.sigma = machine, machine._system, Sigma(SLOPE_AT, y, value)
 
     @property
     def y(self) -> Any:
         return self.sigma.point
 
-    def solve(self, dy0: Tensor | None = None, dz0: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def solve(self, dy0: Tensor | Jet | None = None, dz0: Tensor | Jet | None = None) -> tuple[Any, Any]:
         """(dy, dz), of inputs with the channels of whole blocks; None is zero."""
         return solve(self.system, self.sigma, pytorch.weight_and_bias(self.machine)[0], None, dy0, dz0)
 
@@ -56,10 +56,10 @@ class Tangent(Linear):
 class Dual(Tangent):
     """u = W* v + u0, v = σ'(y) ⊙ u + v0."""
 
-    def __init__(self, machine: Any, y: Tensor, value: Tensor | None):
+    def __init__(self, machine: Any, y: Any, value: Any):
         self.machine, self.system, self.sigma = machine, machine._system.dual, Sigma(SLOPE_AT, y, value)
 
-    def solve(self, u0: Tensor | None = None, v0: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def solve(self, u0: Tensor | Jet | None = None, v0: Tensor | Jet | None = None) -> tuple[Any, Any]:
         """(u, v), of cotangents with all channels, as `machine.placed` makes one of a block's; None is zero."""
         return solve(self.system, self.sigma, pytorch.weight_and_bias(self.machine)[0], None, u0, v0)
 
@@ -80,7 +80,7 @@ def pair(x: Point) -> tuple[Any, Any]:
     return x[0], x[1]
 
 
-def both(system: System, weight: Tensor, x: Point, names: tuple[str, str]) -> tuple[Tensor, Tensor]:
+def both(system: System, weight: Tensor, x: Point, names: tuple[str, str]) -> tuple[Any, Any]:
     """Both halves of a pair of which one may be None for zero, with all channels."""
     y, z = pair(x)
     if y is None and z is None:

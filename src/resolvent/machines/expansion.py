@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..algebra.sum import Layer, Sum
 from ..structure.operator import Rectangle, Region
@@ -18,7 +18,7 @@ class _Row(nn.Module):
         super().__init__()
         self.machine, self.region, self.sources = machine, region, sources
 
-    def forward(self, *zs: Tensor) -> Tensor:
+    def forward(self, *zs: Any) -> Any:
         operator, effects = self.machine.operator, []
         for z, (source, lags) in zip(zs, self.sources, strict=True):
             rectangle = Rectangle(-1, range(lags[0], lags[-1] + 1), self.region.channels, source.channels)

@@ -77,7 +77,7 @@ class RecurrentMachine(StructuredMachine):
         self.depth_at(x)
         return super().cofiltration(x)
 
-    def forward(self, x: Tensor, *, lengths: Sequence[int] | Integer[Tensor, "..."] | None = None) -> Tensor:
+    def forward(self, x: Tensor | Jet, *, lengths: Sequence[int] | Integer[Tensor, "..."] | None = None) -> Any:
         """The z of the resolvent at y0 = x + bias, z0 = 0. x has the channels of the first block, or all of them."""
         if (
             not isinstance(x, Tensor | Jet)
@@ -89,10 +89,10 @@ class RecurrentMachine(StructuredMachine):
 
     def solve(
         self,
-        y0: Tensor | None,
-        z0: Tensor | None = None,
+        y0: Any,
+        z0: Any = None,
         *,
-        history: Tensor | None = None,
+        history: Any = None,
         lengths: Sequence[int] | Integer[Tensor, "..."] | None = None,
     ) -> Pair:
         """The (y, z) of the machine. `history` is the z of the steps before, of which the last `lags` matter.
@@ -127,7 +127,7 @@ class RecurrentMachine(StructuredMachine):
         shape = (self.operator.lags, self.partition.total)
         return pytorch.cast(self.weight).new_zeros(shape if batch is None else (batch, *shape))
 
-    def step(self, x: Float[Tensor, "*batch inputs"], state: State) -> tuple[Float[Tensor, "*batch channels"], State]:
+    def step(self, x: Float[Tensor, "*batch inputs"] | Jet, state: Any) -> tuple[Any, Any]:
         """z of the next time step and the state after it: the numbers of the whole sequence, in constant memory."""
         fits = (
             isinstance(x, Tensor | Jet)
@@ -143,7 +143,8 @@ class RecurrentMachine(StructuredMachine):
                 f"(batch, {self.operator.lags}, {self.partition.total}), as from initial_state, or both without batch"
             )
         _, z = self.solve(x.unsqueeze(-2), history=state)
-        return z.squeeze(-2), torch.cat([state, z], -2)[..., 1:, :]
+        both: Any = [state, z]
+        return z.squeeze(-2), torch.cat(both, -2)[..., 1:, :]
 
     def _history(self, history: Any, weight: Tensor, shape: torch.Size) -> Any:
         explain_points(self._system, weight, dict(history=history))

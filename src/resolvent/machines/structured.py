@@ -24,7 +24,7 @@ from ..sweep.system import System, system
 from .derivative import Dual, Tangent, both, pair
 from .expansion import blocks_of, expand
 
-Pair = tuple[Tensor, Tensor]
+Pair = tuple[Any, Any]  # of tensors or jets
 
 
 class StructuredMachine(Machine, nn.Module):
@@ -112,7 +112,7 @@ class StructuredMachine(Machine, nn.Module):
         """
         return self._system.executor(self.weight.device.type, self.weight.dtype)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor | Jet) -> Any:
         """The z of the resolvent at y0 = x + bias, z0 = 0. x has the channels of the first block, or all of them."""
         system = self._system
         try:
@@ -133,7 +133,7 @@ class StructuredMachine(Machine, nn.Module):
             f"in the layout {self.operator.layout}: sizes={self.partition.sizes}"
         )
 
-    def solve(self, y0: Tensor | None, z0: Tensor | None = None) -> Pair:
+    def solve(self, y0: Tensor | Jet | None, z0: Tensor | Jet | None = None) -> Pair:
         """The (y, z) with y = W z + y0 + bias and z = σ(y) + z0, in one sweep over the blocks.
 
         y0 and z0 have the channels of whole blocks, from the first on; None is zero.
@@ -163,22 +163,22 @@ class StructuredMachine(Machine, nn.Module):
         steps = 1 if like is None else self.operator.time_steps(like)
         return max(0, 2 * len(blocks_of(self._system, steps)) - 1)
 
-    def tangent(self, x: Point, *, value: Tensor | None = None) -> Tangent:
+    def tangent(self, x: Point, *, value: Tensor | Jet | None = None) -> Tangent:
         """The derivative machine at (y, z), or y alone: dy = W dz + dy0, dz = σ'(y) ⊙ dy + dz0.
 
         A known `value` = σ(y) saves computing it again: the z of a solve without z0 and lengths.
         """
         return Tangent(self, _y(x), value)
 
-    def dual(self, x: Point, *, value: Tensor | None = None) -> Dual:
+    def dual(self, x: Point, *, value: Tensor | Jet | None = None) -> Dual:
         """The dual machine at (y, z), or y alone: u = W* v + u0, v = σ'(y) ⊙ u + v0. For `value`, see `tangent`."""
         return Dual(self, _y(x), value)
 
-    def weight_cotangent(self, v: Tensor, z: Tensor) -> Tensor:
+    def weight_cotangent(self, v: Tensor | Jet, z: Tensor | Jet) -> Tensor:
         """Q = v z* summed over the batch, zero where W is not read: the cotangent of W, from the dual's v."""
         return weight_cotangent(self._system, pytorch.weight_and_bias(self)[0], v, z)
 
-    def split(self, z: Tensor) -> tuple[Tensor, ...]:
+    def split(self, z: Tensor | Jet) -> tuple[Any, ...]:
         """The blocks of a tensor, as views."""
         axis, channels = self.operator.channel_axis, self.partition.total
         if z.ndim < self.operator.event_ndim or z.shape[axis] != channels:

@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from .activation import ACTIVATIONS, Activation, Pointwise, as_activation
 from .jet import Jet, lifted, lowered

@@ -109,7 +109,7 @@ class Convolution(Operator):
         with _ieee_float32(z) if eager else nullcontext():
             Q.add_(cotangent(v, _pad(z, excess), Q))
 
-    def positions(self, x: Tensor) -> int:
+    def positions(self, x: Any) -> int:
         return prod([len(range(size)) for size in x.shape[self.channel_axis + 1 :]])
 
     def _paddings(self, transposed: bool) -> tuple[list[int], tuple[int, ...]]:

@@ -61,7 +61,7 @@ class Jet:
         """The derivative that a text names, or some of the entries, as of a tensor."""
         if isinstance(index, str):
             return self.numbers.read(index, self.coefficients)
-        return Jet.__torch_function__(torch.Tensor.__getitem__, (Jet,), (self, index))
+        return RULES["__getitem__"](None, self, index)
 
     def __len__(self) -> int:
         return len(self.value)
@@ -74,21 +74,15 @@ class Jet:
 
     def __getattr__(self, name: str) -> Any:
         """A tensor's method, as far as it has a rule."""
-        method = getattr(torch.Tensor, name, None)
-        if name.startswith("__") or not callable(method):
+        function = getattr(torch.Tensor, name, None)
+        if name.startswith("__") or not callable(function):
             raise AttributeError(f"a jet has no attribute {name!r}")
-        return lambda *args, **kwargs: Jet.__torch_function__(method, (Jet,), (self, *args), kwargs)
+        rule = RULES.get(name)
+        return lambda *args, **kwargs: (rule or refuse)(function, self, *args, **kwargs)
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        rule = RULES.get(function)
-        if rule is None:
-            raise TypeError(
-                f"jets have no rule for {_name(function)}{_of_layer()}: arithmetic, pointwise functions, what moves or sums "
-                "entries, nn.Linear, nn.Conv*d, nn.Bilinear, machines and networks of those have one; for the rest, "
-                "differentiate tensors by torch.func"
-            )
-        return rule(function, *args, **kwargs or {})
+        return RULES.get(function, refuse)(function, *args, **kwargs or {})
 
 
 as_tree(Jet, lambda x: ([x.coefficients], x.numbers), lambda children, numbers: Jet(next(iter(children)), numbers))
@@ -101,32 +95,24 @@ def _method(name: str) -> Any:
     function = getattr(torch.Tensor, name)
 
     def method(self: Jet, *others: Any) -> Any:
-        return Jet.__torch_function__(function, (Jet,), (self, *others))
+        return RULES[name](function, self, *others)
 
     return method
 
 
-ARITHMETIC = (
-    "add",
-    "radd",
-    "sub",
-    "rsub",
-    "mul",
-    "rmul",
-    "truediv",
-    "rtruediv",
-    "pow",
-    "rpow",
-    "neg",
-    "matmul",
-    "rmatmul",
-)
-for _each in (*ARITHMETIC, "lt", "le", "gt", "ge"):
+ARITHMETIC = "add radd sub rsub mul rmul truediv rtruediv pow rpow neg matmul rmatmul lt le gt ge"
+for _each in ARITHMETIC.split():
     setattr(Jet, f"__{_each}__", _method(f"__{_each}__"))
 
 
-def _name(function: Any) -> str:
-    return getattr(function, "__name__", repr(function)).strip("_")
+def refuse(function: Any, *args: Any, **kwargs: Any) -> Any:
+    """What has no rule."""
+    name = getattr(function, "__name__", function)
+    raise TypeError(
+        f"jets have no rule for {name}{_of_layer()}: arithmetic, pointwise functions, what moves or sums entries, "
+        "nn.Linear, nn.Conv*d, nn.Bilinear, machines and networks of those have one; for the rest, differentiate "
+        "tensors by torch.func"
+    )
 
 
 def _of_layer() -> str:

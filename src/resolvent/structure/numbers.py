@@ -7,12 +7,15 @@ W acts on each coefficient alone; σ, slopes and the bias know the multiplicatio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import lru_cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..pytorch import constant
 from .activation import Activation
 
 
@@ -22,7 +25,7 @@ class Term(NamedTuple):
     i: int
     j: int
     k: int
-    c: int | Fraction
+    c: int | float | Fraction
 
 
 class Terms(NamedTuple):
@@ -117,13 +120,22 @@ class Numbers:
         return self.composed(series, y, axis)
 
     def composed(self, series: Sequence[Tensor], y: Tensor, axis: int) -> Tensor:
-        """σ(a + n) = Σ_j σ^(j)(a) / j! n^j of y = a + n, of the series of σ at a, with an axis of one for the numbers."""
+        """σ(a + n) = Σ_j σ^(j)(a) / j! n^j of y = a + n, of the series of σ at a, which has one number on the axis."""
         n = power = self._parts(y, axis)[1]
         total = series[1] * n
         for terms, c in zip(self.powers, series[2:], strict=True):
             power = self._sum(terms, F.pad(power, (0, 0) * (-1 - axis) + (1, 0)), y, axis)
             total = total + c * power
         return torch.cat([series[0], total], axis)
+
+    @constant  # compiled code carries them so
+    def serialized(self) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """All of it, as integers and factors."""
+        return (self.size, *chain.from_iterable(term[:3] for term in self.products)), self.forward.c
+
+    def read(self, text: str, coefficients: Tensor) -> Tensor:
+        """A derivative by its name, where the numbers have names."""
+        raise ValueError(f"{text!r} is no derivative that {self} have a name for")
 
     def _parts(self, a: Tensor, axis: int) -> tuple[Tensor, Tensor]:
         """Its real and its nilpotent part."""
@@ -142,3 +154,11 @@ class Numbers:
 
 
 REALS = Numbers(1)
+
+
+@lru_cache(maxsize=256)
+def from_serialized(integers: tuple[int, ...], factors: tuple[float, ...]) -> Numbers:
+    """The numbers that `Numbers.serialized` wrote."""
+    size, *places = integers
+    columns = zip(places[::3], places[1::3], places[2::3], factors, strict=True)
+    return Numbers(size, tuple(Term(*column) for column in columns)) if size > 1 else REALS

@@ -137,10 +137,10 @@ class Operator(ABC):
         x = F.pad(x, (*(0, 0) * (-1 - axis), 0, missing)) if missing else x
         return x if bias is None else x + bias.reshape(-1, *(1,) * (-1 - axis))
 
-    def time_steps(self, x: Tensor) -> int:
+    def time_steps(self, x: Any) -> int:
         return 1
 
-    def positions(self, x: Tensor) -> int:
+    def positions(self, x: Any) -> int:
         """How many entries of each channel a sample has."""
         return self.time_steps(x)
 

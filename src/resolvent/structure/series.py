@@ -30,7 +30,7 @@ def cos(a: Tensor, order: int) -> list[Tensor]:
     return _circle(a, order, (1, -1, -1, 1), odd=0)
 
 
-def power(p: float, a: Tensor, order: int) -> list[Tensor]:
+def power(p: float | int, a: Tensor, order: int) -> list[Tensor]:
     """Of a^p; a polynomial's end where it does, also at a = 0."""
     series, binomial = [], 1.0
     for j in range(order + 1):
@@ -79,7 +79,7 @@ def gelu(a: Tensor, order: int) -> list[Tensor]:
 
 
 def gelu_tanh(a: Tensor, order: int) -> list[Tensor]:
-    """a (1 + tanh u(a)) / 2 of a cubic u; beyond ±10 it is the identity or 0, and in float16 the cube would overflow."""
+    """a (1 + tanh u(a)) / 2 of a cubic u; beyond ±10 it is linear, and in float16 the cube would overflow."""
     k, cube = math.sqrt(2 / math.pi), 0.044715
     b = a.clamp(-10, 10)
     t = _tanh_of(

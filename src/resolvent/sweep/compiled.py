@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..pytorch import is_compiling
+from ..structure.numbers import from_serialized
 from ..structure.sigma import Sigma
 from .executor import EXECUTORS
 from .steps import accumulate, steps
@@ -23,7 +24,10 @@ def sweep(
     """
     if _one_operation(system, weight, len(system.operator.weight_shape)):
         tensors = weight, bias, y0, z0, sigma.point, sigma.value, sigma.inside
-        return torch.ops.resolvent.sweep(system.integers(), system.transposed, sigma.mode, sigma.history, *tensors)
+        numbers = sigma.numbers.serialized()
+        return torch.ops.resolvent.sweep(
+            system.integers(), *numbers, system.transposed, sigma.mode, sigma.history, *tensors
+        )
     return steps(system, sigma, weight, bias, y0, z0)
 
 
@@ -40,22 +44,23 @@ def _one_operation(system: System, x: Tensor, ndim: int) -> bool:
 
 _library = torch.library.Library("resolvent", "DEF")
 _library.define(
-    "sweep(int[] system, bool transposed, int mode, int history, Tensor weight, Tensor? bias, Tensor? y0, Tensor? z0, "
-    "Tensor? point, Tensor? value, Tensor? inside) -> (Tensor, Tensor)"
+    "sweep(int[] system, int[] numbers, float[] factors, bool transposed, int mode, int history, Tensor weight, "
+    "Tensor? bias, Tensor? y0, Tensor? z0, Tensor? point, Tensor? value, Tensor? inside) -> (Tensor, Tensor)"
 )
 _library.define("cotangent(int[] system, Tensor v, Tensor z) -> Tensor")
 
 
 @torch.library.impl(_library, "sweep", "CompositeExplicitAutograd")
-def _(integers, transposed, mode, history, weight, bias, y0, z0, point, value, inside):
-    system, sigma = from_integers(tuple(integers)), Sigma(mode, point, value, inside, history)
+def _(integers, numbers, factors, transposed, mode, history, weight, bias, y0, z0, point, value, inside):
+    system, over = from_integers(tuple(integers)), from_serialized(tuple(numbers), tuple(factors))
+    sigma = Sigma(mode, point, value, inside, history, over)
     system = system.dual if transposed else system
     done = EXECUTORS[weight.device.type].sweep(system, sigma, weight, bias, y0, z0)
     return steps(system, sigma, weight, bias, y0, z0) if done is None else done
 
 
 @torch.library.register_fake("resolvent::sweep", lib=_library)
-def _(integers, transposed, mode, history, weight, bias, y0, z0, point, value, inside):
+def _(integers, numbers, factors, transposed, mode, history, weight, bias, y0, z0, point, value, inside):
     like = z0 if y0 is None else y0
     shape = from_integers(tuple(integers)).operator.full_shape(like)
     return like.new_empty(shape), like.new_empty(shape)

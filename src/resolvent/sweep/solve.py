@@ -23,9 +23,7 @@ from .steps import accumulate, steps
 from .system import System
 
 
-def solve(
-    system: System, sigma: Sigma, weight: Tensor, bias: Tensor | None, y0: Tensor | None, z0: Tensor | None
-) -> tuple[Tensor, Tensor]:
+def solve(system: System, sigma: Sigma, weight: Tensor, bias: Tensor | None, y0: Any, z0: Any) -> tuple[Any, Any]:
     """The (y, z) with y = W z + y0 + bias and z = σ(y) + z0; with `system.dual`, W* stands for W.
 
     Either of y0, z0 may be None for zero, not both; of each the first blocks are enough.

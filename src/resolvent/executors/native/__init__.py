@@ -59,11 +59,10 @@ def sweep(
     tensors = (weight, bias, y0, z0, point, value, inside, source)
     done = extension.sweep(made, algebra, get_num_threads(), mode, history, *tensors)
     if done is None and (copies := _contiguous(*tensors)) is not None:
-        z0 = copies[3]
-        whole = z0 is not None and not system.transposed and z0.ndim - (not numbers.real) in system.operator.ndims
-        if whole and not pytorch.was_freed(z0):
-            blocks = z0.shape[system.operator.channel_axis] in system.partition.ends
-            copies[3] = system.operator.extended(z0) if blocks else z0
+        operator, last = system.operator, copies[3]
+        if last is not None and not system.transposed and last.ndim - (not numbers.real) in operator.ndims:
+            whole = last.shape[operator.channel_axis] in system.partition.ends and not pytorch.was_freed(last)
+            copies[3] = operator.extended(last) if whole else last
         done = extension.sweep(made, algebra, get_num_threads(), mode, history, *copies)
     return done
 
