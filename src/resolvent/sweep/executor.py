@@ -28,9 +28,22 @@ class Executor(Protocol):
         bias: Tensor | None,
         y0: Tensor | None,
         z0: Tensor | None,
-        source: Tensor | None = None,
-    ) -> Any:
-        """(y, z) and, of a dual machine, the cotangent of W with this source. It looks at all that it is given."""
+    ) -> tuple[Tensor, Tensor] | None:
+        """(y, z). It looks at all that it is given."""
+        ...
+
+    def gradients(
+        self,
+        system: "System",
+        sigma: Sigma,
+        weight: Tensor,
+        u0: Tensor | None,
+        v0: Tensor | None,
+        source: Tensor,
+        by_bias: bool,
+        channels: int,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None] | None:
+        """Of the (u, v) of a dual machine: Q = v source*, the cotangent of the bias, and v in so many first channels."""
         ...
 
     def cotangent(self, system: "System", v: Tensor, z: Tensor, weight: Tensor | None = None) -> Tensor | None:

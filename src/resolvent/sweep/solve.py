@@ -172,8 +172,16 @@ class _Solve(Function):
         _refuse_to_lose(v0, u0)
         (system, *_, numbers, _), (inside, slope, weight, y, z) = ctx.facts, pytorch.alive(*ctx.saved_tensors)
         *_, by_slope, by_weight, by_bias, by_y0, by_z0 = ctx.needs_input_grad
-        u, v, Q = _adjoint(system, _slope(ctx, inside, slope, y, z), weight, u0, v0, z, by_weight)
+        sigma = _slope(ctx, inside, slope, y, z)
         of_slope = of_bias = of_y0 = of_z0 = None
+        if by_weight and not (by_slope or by_z0 or system.transposed or is_grad_enabled() or watched()):
+            executor = EXECUTORS.get(weight.device.type)
+            arguments = system.dual, sigma, weight, u0, v0, z, by_bias, (ctx.channels[0] or 0) if by_y0 else 0
+            done = None if executor is None else executor.gradients(*arguments)
+            if done is not None:
+                Q, of_bias, of_y0 = done
+                return None, None, None, None, None, None, Q, of_bias, of_y0, None
+        u, v, Q = _adjoint(system, sigma, weight, u0, v0, z, by_weight)
         if by_slope:
             of_slope = numbers.cotangent(u, y, -1 - system.operator.event_ndim, system.transposed)
         if by_bias:
@@ -276,12 +284,7 @@ class _WeightCotangentForwardMode(_WeightCotangent):
 def _adjoint(
     system: System, sigma: Sigma, weight: Tensor, u0: Any, v0: Any, z: Tensor, by_weight: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """(u, v) of the dual machine and, if it is wanted, the cotangent of W: in one call where the executor will."""
-    if by_weight and not system.transposed and not is_grad_enabled() and not watched():
-        executor = EXECUTORS.get(weight.device.type)
-        done = None if executor is None else executor.sweep(system.dual, sigma, weight, None, u0, v0, z)
-        if done is not None:
-            return done
+    """(u, v) of the dual machine and, if it is wanted, the cotangent of W."""
     u, v = _solve(system.dual, sigma, weight, None, u0, v0)
     if not by_weight:
         return u, v, None

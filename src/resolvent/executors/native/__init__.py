@@ -46,7 +46,6 @@ def sweep(
     bias: Tensor | None,
     y0: Tensor | None,
     z0: Tensor | None,
-    source: Tensor | None = None,
 ) -> Any:
     mode, point, value, inside, history, numbers = sigma
     made = system.programs.get(extension, NOT_YET)
@@ -56,7 +55,7 @@ def sweep(
     algebra = None if numbers.real else program_of(numbers)
     if algebra is None and not numbers.real:
         return None
-    tensors = (weight, bias, y0, z0, point, value, inside, source)
+    tensors = (weight, bias, y0, z0, point, value, inside)
     done = extension.sweep(made, algebra, get_num_threads(), mode, history, *tensors)
     if done is None and (copies := _contiguous(*tensors)) is not None:
         operator, last = system.operator, copies[3]
@@ -64,6 +63,28 @@ def sweep(
             whole = last.shape[operator.channel_axis] in system.partition.ends and not pytorch.was_freed(last)
             copies[3] = operator.extended(last) if whole else last
         done = extension.sweep(made, algebra, get_num_threads(), mode, history, *copies)
+    return done
+
+
+def gradients(
+    system: System,
+    sigma: Sigma,
+    weight: Tensor,
+    u0: Tensor | None,
+    v0: Tensor | None,
+    source: Tensor,
+    by_bias: bool,
+    channels: int,
+) -> tuple[Tensor, Tensor | None, Tensor | None] | None:
+    mode, point, value, inside, history, numbers = sigma
+    made, algebra = program(system), None if numbers.real else program_of(numbers)
+    if made is None or (algebra is None and not numbers.real):
+        return None
+    head, tail = (made, algebra, get_num_threads(), mode, history), (by_bias, channels)
+    tensors = (weight, None, u0, v0, point, value, inside, source)
+    done = extension.gradients(*head, *tensors, *tail)
+    if done is None and (copies := _contiguous(*tensors)) is not None:
+        done = extension.gradients(*head, *copies, *tail)
     return done
 
 

@@ -3,16 +3,30 @@
 
 #include "sweep.h"
 
+// Some rows of one rectangle at one lag.
+struct Task {
+    Index lag;
+    Range out, in;
+};
+
+// Q += v z* of one task, over the rows of a batch; without space.
+template <class T>
+void add_cotangent(const Program& f, const Extent& x, const T* v, const T* z, Index batch, const Task& task, T* Q) {
+    const auto& [lag, out, in] = task;
+    const Index n = f.channels, times = x.times, sample = times * n;
+    if (times <= lag) return;
+    std::vector<Tap> taps;
+    for (Index b = 0; b < (times == 1 ? 1 : batch); b++) taps.push_back({b * sample, b * sample});
+    multiply_add<T>(Q + (lag * n + out.first) * n + in.first, n, {v + lag * n + out.first, 1, n}, {z + in.first, 0, n},
+                    out.size(), in.size(), times == 1 ? batch : times - lag, taps.data(), taps.size());
+}
+
 // Rows of Q are shared out among the threads, each time a few rows of one rectangle at one lag.
 template <class T> void cotangent(const Program& f, const Extent& x, const T* v, const T* z, T* Q, Index threads) {
     const bool conv = f.kind == CONVOLUTION;
-    const Index n = f.channels, batch = x.batch, times = x.times, side = 16;
+    const Index n = f.channels, batch = x.batch, side = 16;
     memset(Q, 0, (f.lags + 1) * f.taps * n * n * sizeof(T));
     if (!batch) return;
-    struct Task {
-        Index lag;
-        Range out, in;
-    };
     std::vector<Task> tasks;
     for (const Rectangle& r : f.rectangles)
         for (Index i = r.out.first; i < r.out.last; i += side)
@@ -20,16 +34,8 @@ template <class T> void cotangent(const Program& f, const Extent& x, const T* v,
                 tasks.push_back({lag, {i, std::min(i + side, r.out.last)}, r.in});
     threads = crew(f.work * x.area * batch, threads, tasks.size());
     if (!conv) {
-        const Index sample = times * n;
-        std::vector<Tap> taps;
-        for (Index b = 0; b < (times == 1 ? 1 : batch); b++) taps.push_back({b * sample, b * sample});
 #pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
-        for (Index i = 0; i < Index(tasks.size()); i++) {
-            const auto& [lag, out, in] = tasks[i];
-            multiply_add<T>(Q + (lag * n + out.first) * n + in.first, n, {v + lag * n + out.first, 1, n},
-                            {z + in.first, 0, n}, out.size(), in.size(), times == 1 ? batch : times - lag,
-                            taps.data(), times > lag ? taps.size() : 0);
-        }
+        for (Index i = 0; i < Index(tasks.size()); i++) add_cotangent<T>(f, x, v, z, batch, tasks[i], Q);
         return;
     }
     const Index rows = x.space[0] * x.space[1], length = x.space[2];

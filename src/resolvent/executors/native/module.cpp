@@ -2,7 +2,9 @@
 // `program.h` says; how, `sweep.h`. All is one translation unit, and hidden but for the function at the end.
 #include "tensors.h"
 
-#include "cotangent.h"
+#include <optional>
+
+#include "gradients.h"
 
 // Does the work on floats or doubles, without Python's lock unless that takes longer to give away and take back.
 template <class Work> bool without_python(bool doubles, double operations, Work work) {
@@ -83,37 +85,77 @@ PyObject* call_connect(PyObject* const* a) {
 
 PyObject* nothing() { return PyErr_Occurred() ? nullptr : Py_NewRef(Py_None); }
 
-// (program, numbers or None, threads, mode, history, weight, bias, y0, z0, point, value, inside, source) to (y, z) or, with a source, to
-// (y, z, Q), where a dual's z is the v of Q = v source*; or to None where a tensor is not as the program needs it. The
-// mode says what σ is, the history how many steps are given.
+// Program, numbers or None, threads, mode, history, weight, bias, y0, z0, point, value and inside, as sweeps are called
+// with; or that a tensor is not as the program needs it. The mode says what σ is, the history how many steps are given.
+struct Call {
+    const Program* f;
+    const Numbers* numbers;
+    const Index threads, mode, history;
+    std::optional<Given> given;
+
+    explicit Call(PyObject* const* a)
+        : f(program_of(a[0])), numbers(a[1] == Py_None ? nullptr : numbers_of(a[1])), threads(PyLong_AsLongLong(a[2])),
+          mode(PyLong_AsLongLong(a[3])), history(PyLong_AsLongLong(a[4])) {
+        if (!PyErr_Occurred() && (mode < NONE || mode > SLOPE_AT))
+            PyErr_Format(PyExc_ValueError, "mode is %S, not 0 to 3", a[3]);
+        if (PyErr_Occurred()) return;
+        given.emplace(*f, a + 5, numbers ? numbers->size : 1);
+        given->fits = given->fits && a[5] != Py_None && (a[9] != Py_None || mode < SLOPE) && given->x.native() &&
+                      history >= 0 && history <= given->extent.times;
+        given->extent.history = history;
+    }
+    bool fits() const { return given && given->fits; }
+    double operations() const { return f->work * given->extent.area * given->extent.batch; }
+    template <class T> const T* weight() const { return (const T*)given->data[0]; }
+    template <class T> Points<T> points(void* y, void* z) const {
+        const auto [W, bias, y0, z0, point, value, inside] = given->data;
+        return {(T*)y, (T*)z, (T*)y0, (T*)z0, (T*)bias, given->inputs, Sigma(mode), (T*)point,
+                mode == SLOPE_AT ? (T*)value : nullptr, (bool*)inside, numbers};
+    }
+};
+
+// To (y, z), or to None where a tensor is not as the program needs it.
 PyObject* call_sweep(PyObject* const* a) {
-    const Index threads = PyLong_AsLongLong(a[2]), mode = PyLong_AsLongLong(a[3]), history = PyLong_AsLongLong(a[4]);
-    const Program* f = program_of(a[0]);
-    const Numbers* numbers = a[1] == Py_None ? nullptr : numbers_of(a[1]);
-    if (PyErr_Occurred()) return nullptr;
-    if (mode < NONE || mode > SLOPE_AT) return PyErr_Format(PyExc_ValueError, "mode is %S, not 0 to 3", a[3]);
-    Given g(*f, a + 5, numbers ? numbers->size : 1);
-    const bool wanted = a[12] != Py_None;
-    void *source, *y, *z, *Q;
-    if (!g.fits || a[5] == Py_None || (a[9] == Py_None && mode >= SLOPE) || !g.x.native() || history < 0 ||
-        history > g.extent.times || !readable(a[12], g.x, g.x.ndim, g.shape, &source))
-        return nothing();
-    g.extent.history = history;
+    const Call call(a);
+    if (!call.fits()) return nothing();
+    const Given& g = *call.given;
+    void *y, *z;
     PyObject* first = g.empty(g.x.ndim, g.shape, &y);
     PyObject* second = first ? g.empty(g.x.ndim, g.shape, &z) : nullptr;
-    PyObject* third = second && wanted ? g.empty(f->weight_shape.size(), f->weight_shape.data(), &Q) : nullptr;
     const auto work = [&](auto zero) {
         using T = decltype(zero);
-        const auto [W, bias, y0, z0, point, value, inside] = g.data;
-        sweep<T>(*f, g.extent, (const T*)W,
-                 {(T*)y, (T*)z, (T*)y0, (T*)z0, (T*)bias, g.inputs, Sigma(mode), (T*)point,
-                  mode == SLOPE_AT ? (T*)value : nullptr, (bool*)inside, numbers},
-                 threads);
-        if (wanted) cotangent<T>(*f, g.extent, (const T*)z, (const T*)source, (T*)Q, threads);
+        sweep<T>(*call.f, g.extent, call.weight<T>(), call.points<T>(y, z), call.threads);
     };
-    const double operations = f->work * g.extent.area * g.extent.batch + product(g.shape, g.x.ndim);
-    const bool done = second && (third || !wanted) && without_python(g.x.bits == 64, operations, work);
-    PyObject* results = done ? PyTuple_Pack(2 + wanted, first, second, third) : nullptr;
+    const bool done = second && without_python(g.x.bits == 64, call.operations() + product(g.shape, g.x.ndim), work);
+    PyObject* results = done ? PyTuple_Pack(2, first, second) : nullptr;
+    Py_XDECREF(first), Py_XDECREF(second);
+    return results;
+}
+
+// The same of a dual, source, whether the cotangent of a bias is wanted, how many of the first channels y0 had or 0, to
+// (Q, cotangent of the bias or None, of y0 or None), where Q = v source*; or to None as above.
+PyObject* call_gradients(PyObject* const* a) {
+    const Call call(a);
+    const bool biased = a[13] == Py_True;
+    const Index channels = PyLong_AsLongLong(a[14]);
+    void *source, *Q, *bias = nullptr, *y0 = nullptr;
+    if (!call.fits() || !call.f->transposed || channels < 0 || channels > call.f->channels || a[12] == Py_None ||
+        !readable(a[12], call.given->x, call.given->x.ndim, call.given->shape, &source))
+        return nothing();
+    const Given& g = *call.given;
+    Index shape[16];
+    std::copy(g.shape, g.shape + g.x.ndim, shape);
+    shape[g.x.ndim - 1 - call.f->axes] = channels;
+    PyObject* first = g.empty(call.f->weight_shape.size(), call.f->weight_shape.data(), &Q);
+    PyObject* second = !first ? nullptr : biased ? g.empty(1, &call.f->channels, &bias) : Py_NewRef(Py_None);
+    PyObject* third = !second ? nullptr : channels ? g.empty(g.x.ndim, shape, &y0) : Py_NewRef(Py_None);
+    const auto work = [&](auto zero) {
+        using T = decltype(zero);
+        gradients<T>(*call.f, g.extent, call.weight<T>(), call.points<T>(nullptr, nullptr), (const T*)source,
+                     {(T*)Q, (T*)bias, (T*)y0, channels}, call.threads);
+    };
+    const bool done = third && without_python(g.x.bits == 64, 2 * call.operations() + product(g.shape, g.x.ndim), work);
+    PyObject* results = done ? PyTuple_Pack(3, first, second, third) : nullptr;
     Py_XDECREF(first), Py_XDECREF(second), Py_XDECREF(third);
     return results;
 }
@@ -166,7 +208,8 @@ PyMethodDef methods[] = {
     {"numbers", (PyCFunction)(void (*)())counted<call_numbers, 2>, METH_FASTCALL, nullptr},
     {"connect", (PyCFunction)(void (*)())counted<call_connect, 2>, METH_FASTCALL, nullptr},
     {"addresses", (PyCFunction)(void (*)())counted<call_addresses, 8>, METH_FASTCALL, nullptr},
-    {"sweep", (PyCFunction)(void (*)())counted<call_sweep, 13>, METH_FASTCALL, nullptr},
+    {"sweep", (PyCFunction)(void (*)())counted<call_sweep, 12>, METH_FASTCALL, nullptr},
+    {"gradients", (PyCFunction)(void (*)())counted<call_gradients, 15>, METH_FASTCALL, nullptr},
     {"cotangent", (PyCFunction)(void (*)())counted<call_cotangent, 5>, METH_FASTCALL, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -15,7 +15,7 @@ constexpr Index NEAR = 1 << 19;  // bytes
 
 // Memory for one call, which stays for later ones of the same thread and use unless it is many entries: fresh memory
 // comes from the system page by page, which takes longer than small products.
-enum Use { COPY, LAST, PARTS };
+enum Use { COPY, LAST, PARTS, DUAL };
 template <class T, Use use> struct Scratch {
     std::unique_ptr<T[]> other;
     T* data;
@@ -27,6 +27,11 @@ template <class T, Use use> struct Scratch {
     }
 };
 
+// So few samples that their y and z are still near when the next block reads them.
+template <class T> Index few_samples(const Program& f, const Extent& x, Index size) {
+    return std::max<Index>(1, NEAR / std::max<Index>(1, 2 * sizeof(T) * f.channels * x.area * size));
+}
+
 template <class T> void sweep(const Program& f, const Extent& x, const T* W, const Points<T>& p, Index threads) {
     if (!x.batch) return;
     const bool copied = f.kind != CONVOLUTION && !f.transposed;
@@ -34,8 +39,7 @@ template <class T> void sweep(const Program& f, const Extent& x, const T* W, con
     if (copied) transpose(f, W, copy.data), W = copy.data;
     const Index size = p.size(), whole = x.batch / size;  // a sample's numbers stay in one thread
     threads = crew(f.work * x.area * x.batch, threads, whole);
-    // A few samples at a time, so that their y and z are still near when the next block reads them.
-    const Index few = std::max<Index>(1, NEAR / Index(2 * sizeof(T) * f.channels * x.area * size));
+    const Index few = few_samples<T>(f, x, size);
     const auto part = [&](const Program& f, const Extent& x, const T* W, const Points<T>& p, Range samples) {
         if (f.kind == CONVOLUTION) return sweep_conv<T>(f, x, W, p, samples);
         for (Index b = samples.first; b < samples.last; b += few * size)

@@ -16,7 +16,7 @@ from .launch import on_gpu_of, power_of_2, prepare, product_precision, readable,
 from .launches import Given, Launches, launches
 from .products import adder, cotangent
 
-__all__ = ["cotangent", "serves", "sweep"]
+__all__ = ["cotangent", "gradients", "serves", "sweep"]
 
 PROGRAMS = 132  # as many as a large GPU runs at a time
 
@@ -25,12 +25,10 @@ def serves(system: System, dtype: torch.dtype, positions: int) -> bool:
     return system.codes is not None and reads(system, dtype, positions)
 
 
-def sweep(
-    system: System, sigma: Sigma, weight: Any, bias: Any, y0: Any, z0: Any, source: Any = None
-) -> tuple[Tensor, Tensor] | None:
-    """(y, z), or None where a tensor is not as it must be; with a source, Q is better a call of its own."""
+def sweep(system: System, sigma: Sigma, weight: Any, bias: Any, y0: Any, z0: Any) -> tuple[Tensor, Tensor] | None:
+    """(y, z), or None where a tensor is not as it must be."""
     mode, point, value, inside, history, numbers = sigma
-    if source is not None or numbers.order or (system.codes is None and mode in (FUNCTION, SLOPE_AT)):
+    if numbers.order or (system.codes is None and mode in (FUNCTION, SLOPE_AT)):
         return None
     channels = system.partition.ends[-1:] if system.transposed else system.partition.ends
     read = readable(system, (weight, bias, y0, z0, point, value, inside), channels)
@@ -38,6 +36,10 @@ def sweep(
         return None
     with on_gpu_of(weight), without_autocast(weight):
         return _run(system, mode, history, *read)
+
+
+def gradients(*_: Any) -> None:
+    """Of a GPU, each is better a call of its own."""
 
 
 def _run(system: System, mode: int, history: int, tensors: tuple, facts: tuple[int, ...]) -> tuple[Tensor, Tensor]:
