@@ -180,6 +180,9 @@ def test_what_does_not_agree_makes_no_system():
         system(Connections((((False,) * 3,) * 3,)), Dense(3), dense.activation)
     with pytest.raises(ValueError, match=r"connections\[0, 1\] feeds block 1 into block 0"):
         Connections((((False, True), (False, False)),))
+    full = ((True, True), (True, True))
+    with pytest.raises(ValueError, match="time_block must be at least 1, got 0"):
+        Connections((full,), time_block=0)
 
 
 @pytest.mark.parametrize("name", ["system", "partition", "connections", "operator", "activation"])
