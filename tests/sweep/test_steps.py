@@ -192,6 +192,15 @@ def test_what_a_machine_is_made_of_cannot_be_replaced(name):
         setattr(machine, name, getattr(rv.DenseMachine((2, 2)), name))
 
 
+@pytest.mark.parametrize("name", ["activations", "steps", "dual", "form"])
+def test_a_system_which_equal_machines_share_cannot_be_changed(name):
+    machine, other = (rv.DenseMachine((1, 2)) for _ in range(2))
+    for shared in (machine.system, machine.system.dual):
+        with pytest.raises(AttributeError, match=f"{name} of a System cannot be replaced: equal machines share it"):
+            setattr(shared, name, getattr(rv.DenseMachine((1, 2), "sin").system, name))
+    assert machine.system is other.system
+
+
 def test_an_operator_cannot_be_changed():
     with pytest.raises(AttributeError):
         rv.ConvMachine((1, 2)).operator.padding = ((5, 5),)

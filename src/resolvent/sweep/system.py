@@ -39,6 +39,13 @@ class System:
         self.dual = object.__new__(System)
         self.dual.__dict__.update(self.__dict__, steps=backwards(self.steps), transposed=True, programs={}, dual=self)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if "dual" in vars(self):  # the last one that is set
+            raise AttributeError(
+                f"{name} of a System cannot be replaced: equal machines share it, make one of your own"
+            )
+        super().__setattr__(name, value)
+
     @constant  # a compiler is not to trace how an executor looks at a system
     def executor(self, device: str, dtype: torch.dtype) -> str:
         """What sweeps on this type of device and in this precision; "torch" is Algorithm 1 step by step."""
