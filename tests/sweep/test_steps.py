@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from cases import Case, cases, randomize
+from cases import SERVED, Case, cases, randomize
 from hypothesis import given
 from tolerance import assert_equal
 from torch import Tensor
@@ -155,7 +155,7 @@ def test_every_entry_that_is_read_is_read_once_for_each_time(case):
             assert torch.equal(read[lag, t], mask.float() if t >= lag else torch.zeros_like(read[lag, t]))
 
 
-@given(cases())
+@given(cases(kinds=SERVED))
 def test_a_system_comes_back_from_its_integers_and_from_a_pickle(case):
     whole = case.machine.system
     assert from_integers(whole.integers()) is whole
