@@ -168,11 +168,11 @@ class StructuredMachine(Machine, nn.Module):
 
         A known `value` = σ(y) saves computing it again: the z of a solve without z0 and lengths.
         """
-        return Tangent(self, _y(x), value)
+        return Tangent(self, _y(x) if isinstance(x, tuple | list) else x, value)
 
     def dual(self, x: Point, *, value: Tensor | None = None) -> Dual:
         """The dual machine at (y, z), or y alone: u = W* v + u0, v = σ'(y) ⊙ u + v0. For `value`, see `tangent`."""
-        return Dual(self, _y(x), value)
+        return Dual(self, _y(x) if isinstance(x, tuple | list) else x, value)
 
     def weight_cotangent(self, v: Tensor, z: Tensor) -> Tensor:
         """Q = v z* summed over the batch, zero where W is not read: the cotangent of W, from the dual's v."""
@@ -289,7 +289,7 @@ class StructuredMachine(Machine, nn.Module):
 
 
 def _y(x: Point) -> Any:
-    """The y of a point, at which the derivative is; None is zero, as large as z."""
+    """The y of a pair, at which the derivative is; None is zero, as large as z."""
     y, z = pair(x)
     return torch.zeros_like(z) if y is None and z is not None else y
 
