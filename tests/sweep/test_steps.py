@@ -2,6 +2,7 @@
 
 import gc
 import pickle
+import re
 import weakref
 from copy import deepcopy
 from typing import Any
@@ -174,8 +175,11 @@ def test_what_does_not_agree_makes_no_system():
         with pytest.raises(ValueError, match=message):
             system(connections, operator, sigma)
     dense = rv.DenseMachine((1, 2))
-    with pytest.raises(ValueError, match=r"padding \(0, 0, 3\) does not fit a kernel of \(1, 1, 3\)"):
-        system(dense.connections, Convolution(3, (3,), ((3, -1),)), dense.activation)
+    for padding in ((3, -1), (-1, 3), (0, 0)):
+        with pytest.raises(ValueError, match=rf"padding {re.escape(str(padding))} does not fit a kernel of 3: "):
+            Convolution(3, (3,), (padding,))
+    with pytest.raises(ValueError, match=r"\(\(1, 1\),\) must be one pair for each axis of the kernel \(3, 3\)"):
+        Convolution(3, (3, 3), ((1, 1),))
     with pytest.raises(ValueError, match=r"connections are not of 2 blocks: sizes=\(1, 2\)"):
         system(Connections((((False,) * 3,) * 3,)), Dense(3), dense.activation)
     with pytest.raises(ValueError, match=r"connections\[0, 1\] feeds block 1 into block 0"):

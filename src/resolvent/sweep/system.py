@@ -85,14 +85,10 @@ class System:
             raise ValueError(f"connections are not of {n} blocks: sizes={self.partition.sizes}")
         if len(self.activations.blocks) != n:
             raise ValueError(f"there are {len(self.activations.blocks)} activations for {n} blocks")
-        if form is None:
-            return
-        if form.lags + 1 != len(self.connections.matrices):
+        if form is not None and form.lags + 1 != len(self.connections.matrices):
             raise ValueError(
                 f"connections are for {len(self.connections.matrices)} lags, the operator has {form.lags + 1}"
             )
-        if any(not 0 <= before < size for before, size in zip(form.before, form.kernel, strict=True)):
-            raise ValueError(f"padding {form.before} does not fit a kernel of {form.kernel}")
 
 
 def system(connections: Connections, operator: Operator, activations: Activations) -> System:
