@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..files.folder import write
 from ..machine import NotAMachine
+from ..pytorch import version
 from ..structure.jet import Jet
 from .additive import Additive, Parts
 from .derivative import LinearSum
@@ -236,9 +237,9 @@ class Sum(Terms, nn.Module):
         h = {name: x.clone() for name, x in zip(inputs, example, strict=True)}
         with torch.no_grad():
             for layer in (layer for level in machine.levels for layer in level):
-                versions = [h[name]._version for name in layer.reads]
+                versions = [version(h[name]) for name in layer.reads]
                 h |= layer.evaluate(machine.labels[layer], h)
-                if versions != [h[name]._version for name in layer.reads]:
+                if versions != [version(h[name]) for name in layer.reads]:
                     raise ValueError(f"{machine.labels[layer]} writes to its input in place: a layer must not")
         for name in h:
             if not torch.allclose(h[name], values[name], rtol=0, atol=0, equal_nan=True):
