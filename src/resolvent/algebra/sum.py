@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..files.folder import write
 from ..machine import NotAMachine
 from ..pytorch import version
+from ..structure.activation import out_of_place
 from ..structure.jet import Jet
 from .additive import Additive, Parts
 from .derivative import LinearSum
@@ -219,10 +220,11 @@ class Sum(Terms, nn.Module):
 
     @classmethod
     def from_sequential(cls, sequential: nn.Sequential) -> "Sum":
-        """The layers x0 → x1 → x2 → … of a sequential network."""
+        """The layers x0 → x1 → x2 → … of a sequential network; those that work in place are read as if they did not."""
         if not isinstance(sequential, nn.Sequential):
             raise TypeError(f"sequential must be an nn.Sequential, got {type(sequential).__name__}")
-        return cls(Layer(module, reads=f"x{i}", writes=f"x{i + 1}") for i, module in enumerate(sequential))
+        modules = (out_of_place(m) if getattr(m, "inplace", False) else m for m in sequential)
+        return cls(Layer(module, reads=f"x{i}", writes=f"x{i + 1}") for i, module in enumerate(modules))
 
     @classmethod
     def from_module(cls, module: nn.Module, *example: Tensor) -> "Sum":

@@ -125,8 +125,7 @@ class StructuredMachine(Machine, nn.Module):
 
     def _refuse(self, x: Any) -> None:
         """Whole blocks are enough for a solve; an input is the first block, or all."""
-        if not isinstance(x, Tensor | Jet):
-            raise TypeError(f"x must be a tensor, got {type(x).__name__}")
+        _check_tensor("x", x)
         first, total = self._system.inputs
         raise ValueError(
             f"x has shape {tuple(x.shape)}, the machine takes {first} channels, its first block, or all {total}, "
@@ -180,6 +179,7 @@ class StructuredMachine(Machine, nn.Module):
 
     def split(self, z: Tensor) -> tuple[Tensor, ...]:
         """The blocks of a tensor, as views."""
+        _check_tensor("z", z)
         axis, channels = self.operator.channel_axis, self.partition.total
         if z.ndim < self.operator.event_ndim or z.shape[axis] != channels:
             raise ValueError(
@@ -189,6 +189,7 @@ class StructuredMachine(Machine, nn.Module):
 
     def placed(self, t: Tensor, block: int = -1) -> Tensor:
         """The tensor of one block among zeros: a cotangent of the last block alone, for the dual machine."""
+        _check_tensor("t", t)
         axis, sizes = self.operator.channel_axis, self.partition.sizes
         if not -len(sizes) <= block < len(sizes):
             raise ValueError(f"block={block} is none of the {len(sizes)} blocks: sizes={sizes}")
@@ -286,6 +287,11 @@ class StructuredMachine(Machine, nn.Module):
         time_block = self.connections.time_block
         named = {name: connect(name, self.partition, self._lags, time_block) for name in names}
         return next((name for name, c in named.items() if c == self.connections), None)
+
+
+def _check_tensor(name: str, x: Any) -> None:
+    if not isinstance(x, Tensor | Jet):
+        raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
 
 
 def _y(x: Point) -> Any:
