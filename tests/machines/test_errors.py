@@ -132,6 +132,13 @@ DENSE_CALLS = [
     (lambda m: m.split(None), TypeError, r"z must be a tensor, got NoneType"),
     (lambda m: m.placed("a"), TypeError, r"t must be a tensor, got str"),
     (lambda m: m.placed(None), TypeError, r"t must be a tensor, got NoneType"),
+    (
+        lambda m: m + rv.Network.dense(2, (3,), 1),
+        TypeError,
+        r"DenseMachine and Network do not add: .* as Layer\(machine,",
+    ),
+    (lambda m: nn.Linear(2, 3) + m, TypeError, r"Linear and DenseMachine do not add"),
+    (lambda m: m + 1, TypeError, r"unsupported operand type\(s\) for \+: 'DenseMachine' and 'int'"),
     (lambda m: m(torch.tensor(1.0)), ValueError, r"x has shape \(\), the machine takes 2 channels"),
     (lambda m: m.solve(torch.tensor(1.0)), ValueError, r"y0 has shape \(\), the machine needs \(\.\.\., channels\)"),
     (
