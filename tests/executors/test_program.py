@@ -113,8 +113,8 @@ def test_a_sweep_does_what_the_integers_say(native, program: Program, data):
             y += bias.view(-1, *(1,) * (-1 - axis))
         z = torch.zeros_like(y) if z0 is None else z0
         expected = reference(program, history, W, y, z, sigma_of(program, mode, point, inside))
-        actual = native.sweep(capsule, 1, mode, history, W, bias, y0, z0, point, value, inside, None)
-        threaded = native.sweep(capsule, 3, mode, history, W, bias, y0, z0, point, value, inside, None)
+        actual = native.sweep(capsule, None, 1, mode, history, W, bias, y0, z0, point, value, inside, None)
+        threaded = native.sweep(capsule, None, 3, mode, history, W, bias, y0, z0, point, value, inside, None)
         for result, again, wanted in zip(actual, threaded, expected, strict=True):
             assert torch.equal(result, again)
             torch.testing.assert_close(result, wanted, rtol=1e-12, atol=1e-12 * max(1, wanted.abs().max().item()))
@@ -146,7 +146,7 @@ def assert_is_ours(error: ValueError) -> None:
 
 def sweep(native, program: Program, W: Tensor, y0: Tensor, capsule: Any = None) -> Any:
     capsule = native.program(program.integers) if capsule is None else capsule
-    return native.sweep(capsule, 1, FUNCTION, 0, W, None, y0, None, None, None, None, None)
+    return native.sweep(capsule, None, 1, FUNCTION, 0, W, None, y0, None, None, None, None, None)
 
 
 @each
@@ -168,7 +168,7 @@ def test_a_wrong_integer_is_refused_or_stays_within_bounds(native, program: Prog
             W = torch.ones(weight_shape, dtype=torch.float64)
             x = torch.ones((2, *((6,) if kind == 1 else ()), channels, *(5, 4, 3)[:axes]), dtype=torch.float64)
             for history in (0, 1):
-                y, z = native.sweep(capsule, 2, FUNCTION, history, W, None, x, x, None, None, None, None)
+                y, z = native.sweep(capsule, None, 2, FUNCTION, history, W, None, x, x, None, None, None, None)
                 assert y.shape == z.shape == x.shape
             assert native.cotangent(capsule, 1, W, x, x).shape == weight_shape
             swept += 1
@@ -225,8 +225,8 @@ def test_only_a_program_is_a_program(native):
     with pytest.raises(TypeError, match="entry 0 is no integer"):
         native.program((0.0, *DENSE.integers[1:]))
     with pytest.raises(ValueError, match="mode is 4, not 0 to 3"):
-        native.sweep(native.program(DENSE.integers), 1, 4, 0, W, None, x, None, None, None, None, None)
-    for call, count in ((native.sweep, 12), (native.cotangent, 5), (native.addresses, 8), (native.connect, 2)):
+        native.sweep(native.program(DENSE.integers), None, 1, 4, 0, W, None, x, None, None, None, None, None)
+    for call, count in ((native.sweep, 13), (native.cotangent, 5), (native.addresses, 8), (native.connect, 2)):
         with pytest.raises(TypeError, match=f"{count} arguments needed, got 1"):
             call(None)
 
@@ -266,9 +266,9 @@ def test_y0_has_the_first_blocks_and_all_where_it_is_transposed(native, program:
 def test_history_is_within_the_steps(native):
     W, x, capsule = torch.zeros(LAGGED.weight_shape).double(), points(LAGGED), native.program(LAGGED.integers)
     for history in (-1, 7, 2**62):
-        assert native.sweep(capsule, 1, FUNCTION, history, W, None, x, None, None, None, None, None) is None
+        assert native.sweep(capsule, None, 1, FUNCTION, history, W, None, x, None, None, None, None, None) is None
     with pytest.raises(OverflowError):
-        native.sweep(capsule, 1, FUNCTION, 2**64, W, None, x, None, None, None, None, None)
+        native.sweep(capsule, None, 1, FUNCTION, 2**64, W, None, x, None, None, None, None, None)
 
 
 @each
@@ -283,7 +283,7 @@ def test_the_cotangent_is_v_z_where_the_weight_is_read(native, program: Program)
     assert W.grad is not None
     for threads in (1, 3):
         torch.testing.assert_close(native.cotangent(capsule, threads, None, v, z), W.grad, rtol=1e-12, atol=1e-12)
-    _, z_of_sweep, Q = native.sweep(capsule, 1, FUNCTION, 0, W.detach(), None, v, None, None, None, None, z)
+    _, z_of_sweep, Q = native.sweep(capsule, None, 1, FUNCTION, 0, W.detach(), None, v, None, None, None, None, z)
     torch.testing.assert_close(Q, native.cotangent(capsule, 1, None, z_of_sweep, z))
 
 
