@@ -11,7 +11,6 @@ from typing import Any
 
 import networkx as nx
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 import resolvent as rv
@@ -55,7 +54,7 @@ if __name__ == "__main__":
     optimizer, known = torch.optim.Adam(net.parameters(), 1e-2, weight_decay=5e-3), torch.tensor([0, 33])
     for _ in range(parser.parse_args().steps):
         optimizer.zero_grad()
-        F.cross_entropy(net(torch.eye(34))[known], side[known]).backward()
+        torch.nn.functional.cross_entropy(net(torch.eye(34))[known], side[known]).backward()
         optimizer.step()
     right = (net(torch.eye(34)).argmax(1) == side).sum()
     print(f"{right} of 34 members told, from 2 ({type(net.machine).__name__}, executor {net.machine.executor})")

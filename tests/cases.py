@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from graph import GraphMachine, karate
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -16,15 +17,15 @@ from resolvent.structure.activation import ACTIVATIONS
 
 @dataclass
 class Case:
-    """A machine and the points to try it on: their extent in space or time, and their batch."""
+    """A machine and the points to try it on: their extent in space, time or nodes, and their batch."""
 
     machine: Any
     extent: tuple[int, ...] = ()
     batch: tuple[int, ...] = (3,)
 
     def shape(self, channels: int) -> tuple[int, ...]:
-        recurrent = isinstance(self.machine, rv.RecurrentMachine)
-        return (*self.batch, *self.extent, channels) if recurrent else (*self.batch, channels, *self.extent)
+        first = isinstance(self.machine, rv.ConvMachine)
+        return (*self.batch, channels, *self.extent) if first else (*self.batch, *self.extent, channels)
 
     def points(self, count: int) -> tuple[Tensor, ...]:
         """Random points of machine space."""
@@ -33,11 +34,16 @@ class Case:
 
     @property
     def channel_axis(self) -> int:
-        return -1 if isinstance(self.machine, rv.RecurrentMachine) else -1 - len(self.extent)
+        return -1 - len(self.extent) if isinstance(self.machine, rv.ConvMachine) else -1
 
     @property
     def depth(self) -> int:
         return self.machine.depth_at(self.points(1)[0])
+
+
+def directed_graph(nodes: int) -> Tensor:
+    """Of the first members of the club, those who came later see those before: A is not its own adjoint."""
+    return karate()[0][:nodes, :nodes].tril()
 
 
 SOME_CONNECTIONS = [[False] * 4, [True] + [False] * 3, [False] * 4, [True, False, True, False]]
@@ -77,14 +83,18 @@ ALL_MACHINES: dict[str, Callable[[], Case]] = {
     "recurrent, time block longer than the sequence": lambda: Case(
         rv.RecurrentMachine((1, 2), "softsign", lags=5, time_block=4, **f64), (3,)
     ),
+    # In blocks of one channel, is_grads_batched loses that axis of a matrix product in its second derivatives.
+    "graph": lambda: Case(GraphMachine((2, 3, 2), directed_graph(5), **f64), (5,)),
 }
+SERVED = ("dense", "conv", "recurrent")
+"""Kinds that executors know, and files."""
 
 
 @st.composite
 def cases(
     draw: st.DrawFn,
     activations=tuple(ACTIVATIONS),
-    kinds=("dense", "conv", "recurrent"),
+    kinds=(*SERVED, "graph"),
     widths=(1, 2, 3),
     axes=(1, 2, 3),
 ) -> Case:
@@ -113,6 +123,9 @@ def cases(
         arguments["connections"] = draw(named | matrix.map(lambda m: m.tril(-1)))
         if kind == "dense":
             machine, extent = rv.DenseMachine(sizes, **arguments), ()
+        elif kind == "graph":
+            extent = (draw(st.integers(1, 5)),)
+            machine = GraphMachine(tuple(sizes), directed_graph(*extent), **arguments)
         else:
             ndim = draw(st.sampled_from(axes))
             kernel = draw(st.lists(st.integers(1, 4), min_size=ndim, max_size=ndim))
@@ -180,15 +193,17 @@ def read_part(machine: StructuredMachine) -> Tensor:
 def apply_weight(machine: Any, weight: Tensor, z: Tensor) -> Tensor:
     """W z with the whole masked weight."""
     weight = weight * read_part(machine)
-    if isinstance(machine, rv.DenseMachine):
-        return z @ weight.mT
-    if isinstance(machine, rv.ConvMachine):
-        return _convolve(machine, z, weight)
+    if not isinstance(machine, rv.RecurrentMachine):
+        return _without_time(machine, weight, z)
     shifted = [F.pad(z, (0, 0, lag, 0))[..., : z.shape[-2], :] for lag in range(len(weight))]
     return torch.stack([past @ matrix.mT for past, matrix in zip(shifted, weight, strict=True)]).sum(0)
 
 
-def _convolve(machine: Any, z: Tensor, weight: Tensor) -> Tensor:
+def _without_time(machine: Any, weight: Tensor, z: Tensor) -> Tensor:
+    if isinstance(machine, rv.DenseMachine):
+        return z @ weight.mT
+    if isinstance(machine, GraphMachine):
+        return torch.einsum("ts,...si,oi->...to", machine.operator.A.to(z), z, weight)
     padding = machine.operator.padding
     convolve = (F.conv1d, F.conv2d, F.conv3d)[len(padding) - 1]
     return convolve(F.pad(z, [p for pair in reversed(padding) for p in pair]), weight)
@@ -226,7 +241,7 @@ def naive_solve(machine: Any, weight: Tensor, bias: Tensor | None, y0: Tensor, z
         for j, z in enumerate(zs):
             if matrices[0][i][j]:
                 part = weight[rows, blocks[j]]
-                y = y + (z @ part.mT if axis == -1 else _convolve(machine, z, part))
+                y = y + _without_time(machine, part, z)
         ys.append(y)
         zs.append(sigma[i].function(y) + z0.split(machine.partition.sizes, axis)[i])
     return torch.cat(ys, axis), torch.cat(zs, axis)

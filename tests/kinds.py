@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from cases import ALL_MACHINES, randomize
-from graph import GraphMachine, karate
 from networks import random_point, the_papers_figure
 from torch import Tensor
 
@@ -43,12 +42,6 @@ def structured(name: str) -> Kind:
     return Kind(randomize(case.machine), lambda: case.points(2), swapped=True)
 
 
-def graph() -> Kind:
-    A, _ = karate()
-    machine = GraphMachine((2, 1, 2), A[:5, :5], **f64)
-    return Kind(randomize(machine), lambda: tuple(torch.randn(3, 5, 5, **f64) for _ in range(2)), swapped=True)
-
-
 def layer() -> Kind:
     f = rv.Layer(lambda a, b: (a * b, a.sin()), reads=("a", "b"), writes=("c", "d"))
     return Kind(f, lambda: {name: torch.randn(2, **f64) for name in f.parts})
@@ -76,7 +69,6 @@ def pair(x: Point) -> Point:
 
 BASIC: dict[str, Callable[[], Kind]] = {
     **{name: (lambda name=name: structured(name)) for name in ALL_MACHINES},
-    "graph": graph,
     "layer": layer,
     "sum": total,
     "nilpotent": nilpotent,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import torch
+from torch import nn
 
 from .pytorch import each_tensor
 
@@ -171,9 +172,9 @@ def _floats(x: Point) -> dict[Any, Any]:
 
 def _refuse_to_add(f: Any, g: Any) -> Any:
     """Sums are of machines whose points have named parts; those of the algebra add by themselves."""
-    if not (isinstance(f, Machine) and isinstance(g, Machine)):
+    if not (isinstance(f, Machine | nn.Module) and isinstance(g, Machine | nn.Module)):
         return NotImplemented
     raise TypeError(
-        f"{type(f).__name__} and {type(g).__name__} do not add: sums are of layers between named parts. A machine is "
-        "put in one as Layer(machine, reads=…, writes=…) or, if it is structured, as machine.as_sum()"
+        f"{type(f).__name__} and {type(g).__name__} do not add: sums are of layers between named parts. A machine or "
+        "module is put in one as Layer(machine, reads=…, writes=…) or, if it is structured, as machine.as_sum()"
     )

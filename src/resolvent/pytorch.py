@@ -152,6 +152,11 @@ def weight_and_bias(module: Any) -> tuple[Any, Any]:
     return module.weight, module.bias
 
 
+def version(x: Tensor) -> int:
+    """How often x was written to in place, by which a function that does is seen. Nothing public counts that."""
+    return x._version
+
+
 def has_hooks(module: nn.Module) -> bool:
     """Whether calling a module does more than its `forward`. Nothing public says so."""
     return bool(module._forward_hooks or module._forward_pre_hooks)

@@ -113,6 +113,16 @@ def test_from_module_is_the_same_network_with_the_depth_of_its_longest_path(netw
     assert {id(p) for p in f.parameters()} == {id(p) for p in module.parameters()}
 
 
+def test_from_sequential_reads_modules_that_work_in_place_as_those_that_do_not():
+    sequential = nn.Sequential(nn.Linear(2, 3), nn.ReLU(inplace=True), nn.Linear(3, 1))
+    f, x = rv.Sum.from_sequential(sequential), torch.randn(5, 2)
+    assert f.depth == 3
+    h = f({"x0": x})
+    assert_close(h["x3"], sequential(x))
+    assert (h["x1"] < 0).any()  # as they were read
+    assert sequential[1].inplace
+
+
 def test_from_module_reads_modules_that_work_in_place_as_those_that_do_not():
     module = nn.Sequential(nn.Linear(2, 2), nn.ReLU(inplace=True), nn.Linear(2, 1), nn.ELU(inplace=True))
     f, x = rv.Sum.from_module(module, torch.randn(3, 2)), torch.randn(5, 2)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from cases import Case, cases, outputs_and_gradients, randomize
+from cases import SERVED, Case, cases, outputs_and_gradients, randomize
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tolerance import TOLERANCE, assert_same
@@ -54,7 +54,7 @@ def step_by_step(function, *args):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(case=cases(widths=WIDTHS), shifted=st.booleans())
+@given(case=cases(kinds=SERVED, widths=WIDTHS), shifted=st.booleans())
 def test_native_sweep(native, dtype, case: Case, shifted):
     machine = case.machine.to(dtype)
     with torch.no_grad():
@@ -66,7 +66,7 @@ def test_native_sweep(native, dtype, case: Case, shifted):
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(case=cases(widths=WIDTHS), data=st.data())
+@given(case=cases(kinds=SERVED, widths=WIDTHS), data=st.data())
 def test_one_native_call_adds_the_bias_and_extends_short_inputs(native, case: Case, data):
     machine, (y0, z0, u0, v0) = case.machine.requires_grad_(False), case.points(4)
     axis, ends = machine.operator.channel_axis, st.sampled_from(machine.partition.ends)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from cases import Case, cases
+from cases import SERVED, Case, cases
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kinds import NUMBERS
@@ -51,7 +51,7 @@ def check(case: Case, numbers) -> None:
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(cases(widths=(1, 2, 3, 9)), st.sampled_from([*NUMBERS]))
+@given(cases(kinds=SERVED, widths=(1, 2, 3, 9)), st.sampled_from([*NUMBERS]))
 def test_the_native_sweep_over_numbers_is_the_one_step_by_step(case, which):
     check(case, NUMBERS[which])
 

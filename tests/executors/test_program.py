@@ -1,22 +1,29 @@
-"""Programs of the native extension: what they say, against a reading of the same integers in plain PyTorch."""
+"""Programs of the native extension: what they say, against their reading in plain PyTorch in `programs.py`."""
 
 import datetime
 from importlib import import_module
-from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from programs import (
+    ACTIVATE,
+    BEFORE,
+    FUNCTION,
+    LOOP,
+    PRODUCT,
+    SIGMA,
+    SLOPE,
+    SLOPE_AT,
+    UP_TO,
+    WITHIN,
+    Program,
+    reference,
+    sigma_of,
+)
 from torch import Tensor
-
-from resolvent.structure.activation import ACTIVATIONS
-
-NONE, FUNCTION, SLOPE, SLOPE_AT = range(4)
-PRODUCT, ACTIVATE, LOOP = range(3)
-UP_TO, BEFORE, WITHIN = range(3)
-SIGMA = list(ACTIVATIONS.values())
 
 
 def extensions():
@@ -32,108 +39,6 @@ def native(request):
     if request.param is None:
         pytest.skip("the extension was not built")
     return request.param
-
-
-class Program(NamedTuple):
-    """A program in words; `integers` is what the extension parses."""
-
-    channels: int
-    ends: tuple[int, ...]
-    codes: tuple[int, ...]
-    rectangles: tuple[tuple[int, ...], ...]
-    steps: tuple[tuple, ...]
-    lags: int | None = None  # where there is time
-    kernel: tuple[int, ...] = ()
-    before: tuple[int, ...] = ()
-    transposed: bool = False
-
-    @property
-    def integers(self) -> tuple[int, ...]:
-        kind, missing = (2 if self.kernel else int(self.lags is not None)), 3 - len(self.kernel)
-        head = (kind, self.channels, self.lags or 0, len(self.kernel), *(1,) * missing, *self.kernel)
-        blocks = (len(self.ends), *self.ends, *self.codes)
-        rectangles = (len(self.rectangles), *(end for r in self.rectangles for end in r))
-        return (*head, *(0,) * missing, *self.before, int(self.transposed), *blocks, *rectangles, *_flat(self.steps))
-
-    @property
-    def weight_shape(self) -> tuple[int, ...]:
-        return (*(() if self.lags is None else (self.lags + 1,)), self.channels, self.channels, *self.kernel)
-
-    def point_shape(self, batch: int, times: int, space: tuple[int, ...], channels: int) -> tuple[int, ...]:
-        return (batch, *(() if self.lags is None else (times,)), channels, *space)
-
-
-def _flat(steps: Any) -> list[int]:
-    integers = [len(steps)]
-    for step in steps:
-        integers += [*step[:2], *_flat(step[2])] if step[0] == LOOP else step
-    return integers
-
-
-def reference(program: Program, history: int, W: Tensor, y: Tensor, z: Tensor, sigma: Any) -> tuple[Tensor, Tensor]:
-    """What the steps say, one entry of a kernel, one pair of times and one lag after the other; sigma(block, part)."""
-    if program.lags is None:  # all is at step 0, and behind the channels is space
-        W, y, z = W[None], y[:, None], z[:, None]
-    y, z, stop = y.clone(), z.clone(), y.shape[1]
-    starts = (0, *program.ends)
-
-    def add(rectangle: tuple[int, ...], window: range, past: range) -> None:
-        lag, last_lag, *ends = rectangle
-        to, source = slice(*ends[:2]), slice(*ends[2:])
-        for t, s in product(window, past):
-            if not lag <= t - s < last_lag:
-                continue
-            for tap in product(*map(range, program.kernel)):
-                shift = tuple(k - b for k, b in zip(tap, program.before, strict=True))
-                part = W[(t - s, to, source, *tap)]
-                if program.transposed:
-                    pushed = torch.einsum("oi,bo...->bi...", part, z[:, t, to])
-                    y[:, s, source] += _shifted(pushed, [-k for k in shift])
-                else:
-                    y[:, t, to] += _shifted(torch.einsum("oi,bi...->bo...", part, z[:, s, source]), shift)
-
-    def run(steps: Any, window: range, around: range) -> None:
-        for kind, which, *rest in steps:
-            if kind == PRODUCT:
-                pasts = {UP_TO: range(window.stop), BEFORE: range(window.start)}
-                add(program.rectangles[which], window, pasts.get(rest[0], range(around.start, window.start)))
-            elif kind == ACTIVATE:
-                for t in window:
-                    part = (slice(None), t, slice(starts[which], program.ends[which]))
-                    z[part] += sigma(which, y, part)
-            else:
-                pieces = [range(t, min(t + which, window.stop)) for t in range(window.start, window.stop, which)]
-                for piece in reversed(pieces) if program.transposed else pieces:
-                    run(rest[0], piece, window)
-
-    run(program.steps, range(history, stop), range(stop))
-    return (y[:, 0], z[:, 0]) if program.lags is None else (y, z)
-
-
-def _shifted(x: Tensor, shift: Any) -> Tensor:
-    """x[..., t + shift], zero outside."""
-    for axis, by in enumerate(shift, start=2):
-        index = torch.arange(x.shape[axis]) + by
-        inside = (index >= 0) & (index < x.shape[axis])
-        x = x.index_select(axis, index.clamp(0, x.shape[axis] - 1)) * inside.view(-1, *(1,) * (x.ndim - 1 - axis))
-    return x
-
-
-def sigma_of(program: Program, mode: int, point: Tensor | None, inside: Tensor | None) -> Any:
-    """σ as the modes say it, on a part (sample, time, channels) of points."""
-
-    def at(x: Any, part: Any) -> Any:
-        return None if x is None else (x[:, None] if program.lags is None else x)[part]
-
-    def sigma(block: int, y: Tensor, part: Any) -> Tensor:
-        a, x = SIGMA[program.codes[block]], at(point, part)
-        if mode in (NONE, FUNCTION):
-            new = a.function(y[part]) if mode == FUNCTION else torch.zeros_like(y[part])
-        else:
-            new = (x if mode == SLOPE else a.slope(x)) * y[part]
-        return new if inside is None else new.where(at(inside, part), 0)
-
-    return sigma
 
 
 @st.composite
@@ -208,8 +113,8 @@ def test_a_sweep_does_what_the_integers_say(native, program: Program, data):
             y += bias.view(-1, *(1,) * (-1 - axis))
         z = torch.zeros_like(y) if z0 is None else z0
         expected = reference(program, history, W, y, z, sigma_of(program, mode, point, inside))
-        actual = native.sweep(capsule, 1, mode, history, W, bias, y0, z0, point, value, inside, None)
-        threaded = native.sweep(capsule, 3, mode, history, W, bias, y0, z0, point, value, inside, None)
+        actual = native.sweep(capsule, None, 1, mode, history, W, bias, y0, z0, point, value, inside, None)
+        threaded = native.sweep(capsule, None, 3, mode, history, W, bias, y0, z0, point, value, inside, None)
         for result, again, wanted in zip(actual, threaded, expected, strict=True):
             assert torch.equal(result, again)
             torch.testing.assert_close(result, wanted, rtol=1e-12, atol=1e-12 * max(1, wanted.abs().max().item()))
@@ -241,7 +146,7 @@ def assert_is_ours(error: ValueError) -> None:
 
 def sweep(native, program: Program, W: Tensor, y0: Tensor, capsule: Any = None) -> Any:
     capsule = native.program(program.integers) if capsule is None else capsule
-    return native.sweep(capsule, 1, FUNCTION, 0, W, None, y0, None, None, None, None, None)
+    return native.sweep(capsule, None, 1, FUNCTION, 0, W, None, y0, None, None, None, None, None)
 
 
 @each
@@ -263,7 +168,7 @@ def test_a_wrong_integer_is_refused_or_stays_within_bounds(native, program: Prog
             W = torch.ones(weight_shape, dtype=torch.float64)
             x = torch.ones((2, *((6,) if kind == 1 else ()), channels, *(5, 4, 3)[:axes]), dtype=torch.float64)
             for history in (0, 1):
-                y, z = native.sweep(capsule, 2, FUNCTION, history, W, None, x, x, None, None, None, None)
+                y, z = native.sweep(capsule, None, 2, FUNCTION, history, W, None, x, x, None, None, None, None)
                 assert y.shape == z.shape == x.shape
             assert native.cotangent(capsule, 1, W, x, x).shape == weight_shape
             swept += 1
@@ -320,8 +225,8 @@ def test_only_a_program_is_a_program(native):
     with pytest.raises(TypeError, match="entry 0 is no integer"):
         native.program((0.0, *DENSE.integers[1:]))
     with pytest.raises(ValueError, match="mode is 4, not 0 to 3"):
-        native.sweep(native.program(DENSE.integers), 1, 4, 0, W, None, x, None, None, None, None, None)
-    for call, count in ((native.sweep, 12), (native.cotangent, 5), (native.addresses, 8), (native.connect, 2)):
+        native.sweep(native.program(DENSE.integers), None, 1, 4, 0, W, None, x, None, None, None, None, None)
+    for call, count in ((native.sweep, 13), (native.cotangent, 5), (native.addresses, 8), (native.connect, 2)):
         with pytest.raises(TypeError, match=f"{count} arguments needed, got 1"):
             call(None)
 
@@ -361,9 +266,9 @@ def test_y0_has_the_first_blocks_and_all_where_it_is_transposed(native, program:
 def test_history_is_within_the_steps(native):
     W, x, capsule = torch.zeros(LAGGED.weight_shape).double(), points(LAGGED), native.program(LAGGED.integers)
     for history in (-1, 7, 2**62):
-        assert native.sweep(capsule, 1, FUNCTION, history, W, None, x, None, None, None, None, None) is None
+        assert native.sweep(capsule, None, 1, FUNCTION, history, W, None, x, None, None, None, None, None) is None
     with pytest.raises(OverflowError):
-        native.sweep(capsule, 1, FUNCTION, 2**64, W, None, x, None, None, None, None, None)
+        native.sweep(capsule, None, 1, FUNCTION, 2**64, W, None, x, None, None, None, None, None)
 
 
 @each
@@ -378,7 +283,7 @@ def test_the_cotangent_is_v_z_where_the_weight_is_read(native, program: Program)
     assert W.grad is not None
     for threads in (1, 3):
         torch.testing.assert_close(native.cotangent(capsule, threads, None, v, z), W.grad, rtol=1e-12, atol=1e-12)
-    _, z_of_sweep, Q = native.sweep(capsule, 1, FUNCTION, 0, W.detach(), None, v, None, None, None, None, z)
+    _, z_of_sweep, Q = native.sweep(capsule, None, 1, FUNCTION, 0, W.detach(), None, v, None, None, None, None, z)
     torch.testing.assert_close(Q, native.cotangent(capsule, 1, None, z_of_sweep, z))
 
 

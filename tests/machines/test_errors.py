@@ -129,6 +129,16 @@ DENSE_CALLS = [
         r"y of shape \(4, 2\) has 2 channels, the machine takes all 10",
     ),
     (lambda m: m.split(torch.tensor(1.0)), ValueError, r"z has shape \(\), split needs"),
+    (lambda m: m.split(None), TypeError, r"z must be a tensor, got NoneType"),
+    (lambda m: m.placed("a"), TypeError, r"t must be a tensor, got str"),
+    (lambda m: m.placed(None), TypeError, r"t must be a tensor, got NoneType"),
+    (
+        lambda m: m + rv.Network.dense(2, (3,), 1),
+        TypeError,
+        r"DenseMachine and Network do not add: .* as Layer\(machine,",
+    ),
+    (lambda m: nn.Linear(2, 3) + m, TypeError, r"Linear and DenseMachine do not add"),
+    (lambda m: m + 1, TypeError, r"unsupported operand type\(s\) for \+: 'DenseMachine' and 'int'"),
     (lambda m: m(torch.tensor(1.0)), ValueError, r"x has shape \(\), the machine takes 2 channels"),
     (lambda m: m.solve(torch.tensor(1.0)), ValueError, r"y0 has shape \(\), the machine needs \(\.\.\., channels\)"),
     (
@@ -313,6 +323,8 @@ def test_a_network_names_its_own_input():
         rv.Network.dense(2, (3,), 1)([1.0, 2.0])
     with pytest.raises(ValueError, match="activation lists 1 activations, 2 hidden blocks need one each"):
         rv.Network.dense(2, (3, 4), 1, ["tanh"])
+    for none in ((), []):
+        assert rv.Network.dense(2, none, 1).machine.partition.sizes == (2, 1)
     with pytest.raises(TypeError, match="hidden must be a sequence of integers, got 3"):
         rv.Network.dense(2, 3, 1)  # pyright: ignore  # that is the mistake
     with pytest.raises(

@@ -15,12 +15,23 @@ from cases import (
     randomize,
     read_part,
 )
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tolerance import assert_equal
 from torch.testing import assert_close
 
 import resolvent as rv
+
+
+def randomized(name):
+    case = ALL_MACHINES[name]()
+    randomize(case.machine)
+    return case
+
+
+def each_case(law):
+    """Any machine and, as it is drawn too seldom to be large, that of the graph."""
+    return given(cases())(example(randomized("graph"))(law))
 
 
 def bias_of(machine):
@@ -31,7 +42,7 @@ def cotangents_of(outputs, inputs, seeds):
     return torch.autograd.grad(outputs, inputs, seeds, materialize_grads=True)
 
 
-@given(cases())
+@each_case
 def test_solve_satisfies_the_machine_equation(case):
     machine = case.machine
     y0, z0 = case.points(2)
@@ -40,7 +51,7 @@ def test_solve_satisfies_the_machine_equation(case):
     assert_equal(z, machine.activation(y) + z0)
 
 
-@given(cases())
+@each_case
 def test_the_resolvent_is_a_right_inverse_of_id_minus_f(case):
     machine = case.machine
     y0, z0 = case.points(2)
@@ -49,7 +60,7 @@ def test_the_resolvent_is_a_right_inverse_of_id_minus_f(case):
     assert_equal((y - fy, z - fz), (y0 + bias_of(machine), z0))
 
 
-@given(cases())
+@each_case
 def test_the_resolvent_is_a_left_inverse_of_id_minus_f(case):
     machine = case.machine
     y, z = case.points(2)
@@ -57,7 +68,7 @@ def test_the_resolvent_is_a_left_inverse_of_id_minus_f(case):
     assert_equal(machine.solve(y - fy - bias_of(machine), z - fz), (y, z))
 
 
-@given(cases())
+@each_case
 def test_iterating_depth_times_from_anywhere_gives_the_resolvent(case):
     machine = case.machine
     y0, z0, y, z = case.points(4)
@@ -77,7 +88,7 @@ def test_fewer_iterations_than_the_depth_may_not_suffice():
         assert torch.allclose(z, machine(y0)) == (step == machine.depth)
 
 
-@given(cases())
+@each_case
 def test_the_dual_machine_satisfies_its_equation(case):
     machine = case.machine
     y, u0, v0 = case.points(3)
@@ -86,7 +97,7 @@ def test_the_dual_machine_satisfies_its_equation(case):
     assert_equal(v, machine.activation.slope(y) * u + v0)
 
 
-@given(cases())
+@each_case
 def test_the_derivative_machine_satisfies_its_equation(case):
     machine = case.machine
     y, dy0, dz0 = case.points(3)
@@ -95,7 +106,7 @@ def test_the_derivative_machine_satisfies_its_equation(case):
     assert_equal(dz, machine.activation.slope(y) * dy + dz0)
 
 
-@given(cases())
+@each_case
 def test_tangent_and_dual_resolvents_are_dual(case):
     machine = case.machine
     y, dy0, dz0, u0, v0 = case.points(5)
@@ -104,7 +115,7 @@ def test_tangent_and_dual_resolvents_are_dual(case):
     assert_equal((dy * v0).sum() + (dz * u0).sum(), (dy0 * v).sum() + (dz0 * u).sum())
 
 
-@given(cases())
+@each_case
 def test_backward_is_the_resolvent_of_the_dual(case):
     """Theorem 3: the explicit passes, under no_grad, are what autograd of a naive program returns."""
     machine = case.machine
@@ -118,7 +129,7 @@ def test_backward_is_the_resolvent_of_the_dual(case):
     assert_equal((Q, v, u), expected)
 
 
-@given(cases())
+@each_case
 def test_autograd_through_the_machine_equals_autograd_through_a_naive_program(case):
     machine = case.machine
     y0, z0, v0, u0 = case.points(4)
@@ -129,6 +140,7 @@ def test_autograd_through_the_machine_equals_autograd_through_a_naive_program(ca
     assert_equal(cotangents_of(outputs, inputs, (v0, u0)), cotangents_of(naive, inputs, (v0, u0)))
 
 
+@example(randomized("graph"))
 @given(cases(activations=("tanh", "sigmoid", "gelu", "sin")))
 def test_forward_mode_is_the_limit_of_finite_differences(case):
     machine = case.machine
@@ -143,6 +155,7 @@ def test_forward_mode_is_the_limit_of_finite_differences(case):
         assert_close(tangent, (right - left) / (2 * epsilon), atol=1e-6, rtol=1e-6)
 
 
+@example(randomized("graph"), float("nan"))
 @given(cases(), st.floats(allow_nan=True))
 def test_entries_outside_the_read_part_never_matter(case, junk):
     machine = case.machine
@@ -158,7 +171,7 @@ def test_entries_outside_the_read_part_never_matter(case, junk):
     assert_close(cotangents_of(spoiled, inputs, (v0, u0)), cotangents, rtol=0, atol=0)
 
 
-@given(cases())
+@each_case
 def test_zero_weight_gives_the_pointwise_map(case):
     machine = case.machine
     y0, z0 = case.points(2)
@@ -169,7 +182,7 @@ def test_zero_weight_gives_the_pointwise_map(case):
     assert_equal(z, machine.activation(y) + z0)
 
 
-@given(cases())
+@each_case
 def test_short_input_is_zero_extended(case):
     machine = case.machine
     (y0,) = case.points(1)
@@ -180,7 +193,7 @@ def test_short_input_is_zero_extended(case):
     assert_equal(machine.solve(y0, short), machine.solve(y0, y0))
 
 
-@given(cases())
+@each_case
 def test_split_gives_the_blocks_as_views(case):
     machine = case.machine
     (z,) = case.points(1)
@@ -190,7 +203,7 @@ def test_split_gives_the_blocks_as_views(case):
     assert all(block._base is z for block in blocks)
 
 
-@given(cases())
+@each_case
 def test_inputs_are_never_written_to(case):
     machine = case.machine
     tensors = case.points(5)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cases import ALL_MACHINES, cases, randomize
+from cases import ALL_MACHINES, SERVED, cases, randomize
 from hypothesis import given
 from tolerance import assert_equal
 
@@ -16,7 +16,7 @@ from resolvent.files import folder as _folder
 from resolvent.structure.activation import ACTIVATIONS
 
 READER = Path(__file__).parents[2] / "examples" / "reader.py"
-every_machine = pytest.mark.parametrize("name", [name for name in ALL_MACHINES if "custom" not in name])
+every_machine = pytest.mark.parametrize("name", [n for n in ALL_MACHINES if "custom" not in n and n != "graph"])
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -34,7 +34,7 @@ def test_a_saved_machine_comes_back_bit_for_bit(name, dtype, tmp_path):
     assert all(parameter.requires_grad for parameter in again.parameters())
 
 
-@given(case=cases())
+@given(case=cases(kinds=SERVED))
 def test_any_machine_comes_back(tmp_path_factory, case):
     folder = tmp_path_factory.mktemp("machine")
     case.machine.save(folder)

@@ -2,13 +2,14 @@
 
 import gc
 import pickle
+import re
 import weakref
 from copy import deepcopy
 from typing import Any
 
 import pytest
 import torch
-from cases import Case, cases, randomize
+from cases import SERVED, Case, cases, randomize
 from hypothesis import given
 from tolerance import assert_equal
 from torch import Tensor
@@ -155,7 +156,7 @@ def test_every_entry_that_is_read_is_read_once_for_each_time(case):
             assert torch.equal(read[lag, t], mask.float() if t >= lag else torch.zeros_like(read[lag, t]))
 
 
-@given(cases())
+@given(cases(kinds=SERVED))
 def test_a_system_comes_back_from_its_integers_and_from_a_pickle(case):
     whole = case.machine.system
     assert from_integers(whole.integers()) is whole
@@ -174,12 +175,18 @@ def test_what_does_not_agree_makes_no_system():
         with pytest.raises(ValueError, match=message):
             system(connections, operator, sigma)
     dense = rv.DenseMachine((1, 2))
-    with pytest.raises(ValueError, match=r"padding \(0, 0, 3\) does not fit a kernel of \(1, 1, 3\)"):
-        system(dense.connections, Convolution(3, (3,), ((3, -1),)), dense.activation)
+    for padding in ((3, -1), (-1, 3), (0, 0)):
+        with pytest.raises(ValueError, match=rf"padding {re.escape(str(padding))} does not fit a kernel of 3: "):
+            Convolution(3, (3,), (padding,))
+    with pytest.raises(ValueError, match=r"\(\(1, 1\),\) must be one pair for each axis of the kernel \(3, 3\)"):
+        Convolution(3, (3, 3), ((1, 1),))
     with pytest.raises(ValueError, match=r"connections are not of 2 blocks: sizes=\(1, 2\)"):
         system(Connections((((False,) * 3,) * 3,)), Dense(3), dense.activation)
     with pytest.raises(ValueError, match=r"connections\[0, 1\] feeds block 1 into block 0"):
         Connections((((False, True), (False, False)),))
+    full = ((True, True), (True, True))
+    with pytest.raises(ValueError, match="time_block must be at least 1, got 0"):
+        Connections((full,), time_block=0)
 
 
 @pytest.mark.parametrize("name", ["system", "partition", "connections", "operator", "activation"])
@@ -187,6 +194,15 @@ def test_what_a_machine_is_made_of_cannot_be_replaced(name):
     machine = rv.DenseMachine((1, 2))
     with pytest.raises(AttributeError):
         setattr(machine, name, getattr(rv.DenseMachine((2, 2)), name))
+
+
+@pytest.mark.parametrize("name", ["activations", "steps", "dual", "form"])
+def test_a_system_which_equal_machines_share_cannot_be_changed(name):
+    machine, other = (rv.DenseMachine((1, 2)) for _ in range(2))
+    for shared in (machine.system, machine.system.dual):
+        with pytest.raises(AttributeError, match=f"{name} of a System cannot be replaced: equal machines share it"):
+            setattr(shared, name, getattr(rv.DenseMachine((1, 2), "sin").system, name))
+    assert machine.system is other.system
 
 
 def test_an_operator_cannot_be_changed():

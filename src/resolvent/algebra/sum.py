@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from ..files.folder import write
 from ..machine import NotAMachine
+from ..pytorch import version
+from ..structure.activation import out_of_place
 from ..structure.jet import Jet
 from .additive import Additive, Parts
 from .derivative import LinearSum
@@ -218,10 +220,11 @@ class Sum(Terms, nn.Module):
 
     @classmethod
     def from_sequential(cls, sequential: nn.Sequential) -> "Sum":
-        """The layers x0 → x1 → x2 → … of a sequential network."""
+        """The layers x0 → x1 → x2 → … of a sequential network; those that work in place are read as if they did not."""
         if not isinstance(sequential, nn.Sequential):
             raise TypeError(f"sequential must be an nn.Sequential, got {type(sequential).__name__}")
-        return cls(Layer(module, reads=f"x{i}", writes=f"x{i + 1}") for i, module in enumerate(sequential))
+        modules = (out_of_place(m) if getattr(m, "inplace", False) else m for m in sequential)
+        return cls(Layer(module, reads=f"x{i}", writes=f"x{i + 1}") for i, module in enumerate(modules))
 
     @classmethod
     def from_module(cls, module: nn.Module, *example: Tensor) -> "Sum":
@@ -236,9 +239,9 @@ class Sum(Terms, nn.Module):
         h = {name: x.clone() for name, x in zip(inputs, example, strict=True)}
         with torch.no_grad():
             for layer in (layer for level in machine.levels for layer in level):
-                versions = [h[name]._version for name in layer.reads]
+                versions = [version(h[name]) for name in layer.reads]
                 h |= layer.evaluate(machine.labels[layer], h)
-                if versions != [h[name]._version for name in layer.reads]:
+                if versions != [version(h[name]) for name in layer.reads]:
                     raise ValueError(f"{machine.labels[layer]} writes to its input in place: a layer must not")
         for name in h:
             if not torch.allclose(h[name], values[name], rtol=0, atol=0, equal_nan=True):

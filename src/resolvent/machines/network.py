@@ -87,7 +87,8 @@ class Network(nn.Module):
 
 def _between(activation: Any, hidden: Sequence[int]) -> list[str | Pointwise]:
     """The activation of each hidden block, which may be given one by one, between identities."""
-    hidden = integers("hidden", hidden) if hidden != () else ()
+    none = isinstance(hidden, tuple | list) and not hidden
+    hidden = () if none else integers("hidden", hidden)
     each = [*activation] if isinstance(activation, list | tuple) else [activation] * len(hidden)
     if len(each) != len(hidden):
         raise ValueError(f"activation lists {len(each)} activations, {len(hidden)} hidden blocks need one each")

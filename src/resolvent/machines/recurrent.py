@@ -79,11 +79,8 @@ class RecurrentMachine(StructuredMachine):
 
     def forward(self, x: Tensor | Jet, *, lengths: Sequence[int] | Integer[Tensor, "..."] | None = None) -> Any:
         """The z of the resolvent at y0 = x + bias, z0 = 0. x has the channels of the first block, or all of them."""
-        if (
-            not isinstance(x, Tensor | Jet)
-            or x.ndim not in self.operator.ndims
-            or x.shape[-1] not in self._system.inputs
-        ):
+        system = self._system
+        if not isinstance(x, Tensor | Jet) or x.ndim not in system.operator.ndims or x.shape[-1] not in system.inputs:
             self._refuse(x)
         return self.solve(x, lengths=lengths)[1]
 

@@ -125,8 +125,7 @@ class StructuredMachine(Machine, nn.Module):
 
     def _refuse(self, x: Any) -> None:
         """Whole blocks are enough for a solve; an input is the first block, or all."""
-        if not isinstance(x, Tensor | Jet):
-            raise TypeError(f"x must be a tensor, got {type(x).__name__}")
+        _check_tensor("x", x)
         first, total = self._system.inputs
         raise ValueError(
             f"x has shape {tuple(x.shape)}, the machine takes {first} channels, its first block, or all {total}, "
@@ -168,11 +167,11 @@ class StructuredMachine(Machine, nn.Module):
 
         A known `value` = σ(y) saves computing it again: the z of a solve without z0 and lengths.
         """
-        return Tangent(self, _y(x), value)
+        return Tangent(self, _y(x) if isinstance(x, tuple | list) else x, value)
 
     def dual(self, x: Point, *, value: Tensor | Jet | None = None) -> Dual:
         """The dual machine at (y, z), or y alone: u = W* v + u0, v = σ'(y) ⊙ u + v0. For `value`, see `tangent`."""
-        return Dual(self, _y(x), value)
+        return Dual(self, _y(x) if isinstance(x, tuple | list) else x, value)
 
     def weight_cotangent(self, v: Tensor | Jet, z: Tensor | Jet) -> Tensor:
         """Q = v z* summed over the batch, zero where W is not read: the cotangent of W, from the dual's v."""
@@ -180,6 +179,7 @@ class StructuredMachine(Machine, nn.Module):
 
     def split(self, z: Tensor | Jet) -> tuple[Any, ...]:
         """The blocks of a tensor, as views."""
+        _check_tensor("z", z)
         axis, channels = self.operator.channel_axis, self.partition.total
         if z.ndim < self.operator.event_ndim or z.shape[axis] != channels:
             raise ValueError(
@@ -189,6 +189,7 @@ class StructuredMachine(Machine, nn.Module):
 
     def placed(self, t: Tensor, block: int = -1) -> Tensor:
         """The tensor of one block among zeros: a cotangent of the last block alone, for the dual machine."""
+        _check_tensor("t", t)
         axis, sizes = self.operator.channel_axis, self.partition.sizes
         if not -len(sizes) <= block < len(sizes):
             raise ValueError(f"block={block} is none of the {len(sizes)} blocks: sizes={sizes}")
@@ -288,8 +289,13 @@ class StructuredMachine(Machine, nn.Module):
         return next((name for name, c in named.items() if c == self.connections), None)
 
 
+def _check_tensor(name: str, x: Any) -> None:
+    if not isinstance(x, Tensor | Jet):
+        raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
+
+
 def _y(x: Point) -> Any:
-    """The y of a point, at which the derivative is; None is zero, as large as z."""
+    """The y of a pair, at which the derivative is; None is zero, as large as z."""
     y, z = pair(x)
     return torch.zeros_like(z) if y is None and z is not None else y
 

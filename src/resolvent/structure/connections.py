@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .partition import Partition
+from .partition import Partition, integer
 
 BlockMatrix = tuple[tuple[bool, ...], ...]
 """True at `[i][j]` where block j feeds block i."""
@@ -32,6 +32,7 @@ class Connections:
     time_block: int = 1
 
     def __post_init__(self):
+        integer("time_block", self.time_block, minimum=1)  # at 0, no lag would have to go forward
         made = {id(matrix): tuple(tuple(map(bool, row)) for row in matrix) for matrix in self.matrices}
         object.__setattr__(self, "matrices", tuple(made[id(matrix)] for matrix in self.matrices))
         for lag, matrix in enumerate(self.matrices[: self.time_block]):

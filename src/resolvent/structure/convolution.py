@@ -29,6 +29,14 @@ class Convolution(Operator):
 
     def __post_init__(self):
         axes = len(self.kernel)
+        if len(self.padding) != axes:
+            raise ValueError(f"padding {self.padding} must be one pair for each axis of the kernel {self.kernel}")
+        for (before, after), size in zip(self.padding, self.kernel, strict=True):
+            if min(before, after) < 0 or before + after != size - 1:
+                raise ValueError(
+                    f"padding ({before}, {after}) does not fit a kernel of {size}: "
+                    f"before + after must be {size - 1}, and neither below 0"
+                )
         facts = dict(
             channel_axis=-1 - axes,
             event_ndim=1 + axes,

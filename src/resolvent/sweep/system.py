@@ -39,6 +39,13 @@ class System:
         self.dual = object.__new__(System)
         self.dual.__dict__.update(self.__dict__, steps=backwards(self.steps), transposed=True, programs={}, dual=self)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if "dual" in vars(self):  # the last one that is set
+            raise AttributeError(
+                f"{name} of a System cannot be replaced: equal machines share it, make one of your own"
+            )
+        super().__setattr__(name, value)
+
     @constant  # a compiler is not to trace how an executor looks at a system
     def executor(self, device: str, dtype: torch.dtype) -> str:
         """What sweeps on this type of device and in this precision; "torch" is Algorithm 1 step by step."""
@@ -78,14 +85,10 @@ class System:
             raise ValueError(f"connections are not of {n} blocks: sizes={self.partition.sizes}")
         if len(self.activations.blocks) != n:
             raise ValueError(f"there are {len(self.activations.blocks)} activations for {n} blocks")
-        if form is None:
-            return
-        if form.lags + 1 != len(self.connections.matrices):
+        if form is not None and form.lags + 1 != len(self.connections.matrices):
             raise ValueError(
                 f"connections are for {len(self.connections.matrices)} lags, the operator has {form.lags + 1}"
             )
-        if any(not 0 <= before < size for before, size in zip(form.before, form.kernel, strict=True)):
-            raise ValueError(f"padding {form.before} does not fit a kernel of {form.kernel}")
 
 
 def system(connections: Connections, operator: Operator, activations: Activations) -> System:

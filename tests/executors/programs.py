@@ -1,0 +1,116 @@
+"""Programs of the native extension in words, and what they say: each step in plain PyTorch, entry by entry."""
+
+from itertools import product
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from resolvent.structure.activation import ACTIVATIONS
+
+NONE, FUNCTION, SLOPE, SLOPE_AT = range(4)
+PRODUCT, ACTIVATE, LOOP = range(3)
+UP_TO, BEFORE, WITHIN = range(3)
+SIGMA = list(ACTIVATIONS.values())
+
+
+class Program(NamedTuple):
+    """A program in words; `integers` is what the extension parses."""
+
+    channels: int
+    ends: tuple[int, ...]
+    codes: tuple[int, ...]
+    rectangles: tuple[tuple[int, ...], ...]
+    steps: tuple[tuple, ...]
+    lags: int | None = None  # where there is time
+    kernel: tuple[int, ...] = ()
+    before: tuple[int, ...] = ()
+    transposed: bool = False
+
+    @property
+    def integers(self) -> tuple[int, ...]:
+        kind, missing = (2 if self.kernel else int(self.lags is not None)), 3 - len(self.kernel)
+        head = (kind, self.channels, self.lags or 0, len(self.kernel), *(1,) * missing, *self.kernel)
+        blocks = (len(self.ends), *self.ends, *self.codes)
+        rectangles = (len(self.rectangles), *(end for r in self.rectangles for end in r))
+        return (*head, *(0,) * missing, *self.before, int(self.transposed), *blocks, *rectangles, *_flat(self.steps))
+
+    @property
+    def weight_shape(self) -> tuple[int, ...]:
+        return (*(() if self.lags is None else (self.lags + 1,)), self.channels, self.channels, *self.kernel)
+
+    def point_shape(self, batch: int, times: int, space: tuple[int, ...], channels: int) -> tuple[int, ...]:
+        return (batch, *(() if self.lags is None else (times,)), channels, *space)
+
+
+def _flat(steps: Any) -> list[int]:
+    integers = [len(steps)]
+    for step in steps:
+        integers += [*step[:2], *_flat(step[2])] if step[0] == LOOP else step
+    return integers
+
+
+def reference(program: Program, history: int, W: Tensor, y: Tensor, z: Tensor, sigma: Any) -> tuple[Tensor, Tensor]:
+    """What the steps say, one entry of a kernel, one pair of times and one lag after the other; sigma(block, part)."""
+    if program.lags is None:  # all is at step 0, and behind the channels is space
+        W, y, z = W[None], y[:, None], z[:, None]
+    y, z, stop = y.clone(), z.clone(), y.shape[1]
+    starts = (0, *program.ends)
+
+    def add(rectangle: tuple[int, ...], window: range, past: range) -> None:
+        lag, last_lag, *ends = rectangle
+        to, source = slice(*ends[:2]), slice(*ends[2:])
+        for t, s in product(window, past):
+            if not lag <= t - s < last_lag:
+                continue
+            for tap in product(*map(range, program.kernel)):
+                shift = tuple(k - b for k, b in zip(tap, program.before, strict=True))
+                part = W[(t - s, to, source, *tap)]
+                if program.transposed:
+                    pushed = torch.einsum("oi,bo...->bi...", part, z[:, t, to])
+                    y[:, s, source] += _shifted(pushed, [-k for k in shift])
+                else:
+                    y[:, t, to] += _shifted(torch.einsum("oi,bi...->bo...", part, z[:, s, source]), shift)
+
+    def run(steps: Any, window: range, around: range) -> None:
+        for kind, which, *rest in steps:
+            if kind == PRODUCT:
+                pasts = {UP_TO: range(window.stop), BEFORE: range(window.start)}
+                add(program.rectangles[which], window, pasts.get(rest[0], range(around.start, window.start)))
+            elif kind == ACTIVATE:
+                for t in window:
+                    part = (slice(None), t, slice(starts[which], program.ends[which]))
+                    z[part] += sigma(which, y, part)
+            else:
+                pieces = [range(t, min(t + which, window.stop)) for t in range(window.start, window.stop, which)]
+                for piece in reversed(pieces) if program.transposed else pieces:
+                    run(rest[0], piece, window)
+
+    run(program.steps, range(history, stop), range(stop))
+    return (y[:, 0], z[:, 0]) if program.lags is None else (y, z)
+
+
+def _shifted(x: Tensor, shift: Any) -> Tensor:
+    """x[..., t + shift], zero outside."""
+    for axis, by in enumerate(shift, start=2):
+        index = torch.arange(x.shape[axis]) + by
+        inside = (index >= 0) & (index < x.shape[axis])
+        x = x.index_select(axis, index.clamp(0, x.shape[axis] - 1)) * inside.view(-1, *(1,) * (x.ndim - 1 - axis))
+    return x
+
+
+def sigma_of(program: Program, mode: int, point: Tensor | None, inside: Tensor | None) -> Any:
+    """σ as the modes say it, on a part (sample, time, channels) of points."""
+
+    def at(x: Any, part: Any) -> Any:
+        return None if x is None else (x[:, None] if program.lags is None else x)[part]
+
+    def sigma(block: int, y: Tensor, part: Any) -> Tensor:
+        a, x = SIGMA[program.codes[block]], at(point, part)
+        if mode in (NONE, FUNCTION):
+            new = a.function(y[part]) if mode == FUNCTION else torch.zeros_like(y[part])
+        else:
+            new = (x if mode == SLOPE else a.slope(x)) * y[part]
+        return new if inside is None else new.where(at(inside, part), 0)
+
+    return sigma
