@@ -4,6 +4,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import torch
+from hypothesis import strategies as st
 from torch import Tensor
 
 from resolvent.structure.activation import ACTIVATIONS
@@ -48,6 +49,44 @@ def _flat(steps: Any) -> list[int]:
     for step in steps:
         integers += [*step[:2], *_flat(step[2])] if step[0] == LOOP else step
     return integers
+
+
+@st.composite
+def programs(draw, kinds=("dense", "lagged", "convolution")) -> Program:
+    kind = draw(st.sampled_from(kinds))
+    sizes = draw(st.lists(st.sampled_from((1, 2, 3, 9)), min_size=1, max_size=4))
+    ends = tuple(sum(sizes[: i + 1]) for i in range(len(sizes)))
+    channels = ends[-1]
+    lags = draw(st.integers(0, 4)) if kind == "lagged" else None
+    kernel = tuple(draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))) if kind == "convolution" else ()
+
+    def ends_of(most: int) -> tuple[int, int]:
+        first = draw(st.integers(0, most - 1))
+        return first, draw(st.integers(first + 1, most))
+
+    rectangle = st.builds(lambda: (*ends_of((lags or 0) + 1), *ends_of(channels), *ends_of(channels)))
+    rectangles = tuple(draw(st.lists(rectangle, min_size=1, max_size=4)))
+
+    def steps(depth: int) -> tuple:
+        simple = [
+            st.tuples(st.just(PRODUCT), st.integers(0, len(rectangles) - 1), st.integers(0, 0 if lags is None else 2)),
+            st.tuples(st.just(ACTIVATE), st.integers(0, len(sizes) - 1)),
+        ]
+        if lags is not None and depth < 3:
+            simple.append(st.builds(lambda stride: (LOOP, stride, steps(depth + 1)), st.integers(1, 4)))
+        return tuple(draw(st.lists(st.one_of(simple), min_size=1, max_size=4)))
+
+    return Program(
+        channels,
+        ends,
+        tuple(draw(st.integers(0, len(SIGMA) - 1)) for _ in sizes),
+        rectangles,
+        steps(0),
+        lags,
+        kernel,
+        tuple(draw(st.integers(0, k - 1)) for k in kernel),
+        draw(st.booleans()),
+    )
 
 
 def reference(program: Program, history: int, W: Tensor, y: Tensor, z: Tensor, sigma: Any) -> tuple[Tensor, Tensor]:

@@ -44,10 +44,17 @@ def check(case: Case, numbers) -> None:
                     actual = native.sweep(way, sigma, weight, bias, *both)
                     expected = steps(way, sigma, weight, bias, *both)
                     assert_same(dict(zip("yz", actual, strict=True)), dict(zip("yz", expected, strict=True)))
-    event_ndim = machine.operator.event_ndim
-    _, v, Q = native.sweep(system.dual, Sigma(SLOPE_AT, y, numbers=numbers), weight, None, y0, z0, source)
+    at = Sigma(SLOPE_AT, y, numbers=numbers)
+    _, v = steps(system.dual, at, weight, None, y0, z0)
+    made = native.gradients(system.dual, at, weight, y0, z0, source, True, machine.partition.sizes[0])
+    assert made is not None
+    event_ndim, axis = machine.operator.event_ndim, machine.operator.channel_axis
+    real = v.select(-1 - event_ndim, 0)
+    of_bias = real.sum([i for i in range(real.ndim) if i != real.ndim + axis]) if real.ndim > 1 else real
+    of_y0 = v.narrow(axis, 0, machine.partition.sizes[0])
     v, source = (x.flatten(-2 - event_ndim, -1 - event_ndim) if x.ndim > 1 + event_ndim else x for x in (v, source))
-    assert_same(dict(Q=Q), dict(Q=accumulate(system, v, source, 0)))
+    expected = dict(Q=accumulate(system, v, source, 0), bias=of_bias, y0=of_y0)
+    assert_same(dict(zip(expected, made, strict=True)), expected)
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])

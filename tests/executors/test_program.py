@@ -13,6 +13,7 @@ from programs import (
     BEFORE,
     FUNCTION,
     LOOP,
+    NONE,
     PRODUCT,
     SIGMA,
     SLOPE,
@@ -20,9 +21,11 @@ from programs import (
     UP_TO,
     WITHIN,
     Program,
+    programs,
     reference,
     sigma_of,
 )
+from tolerance import TOLERANCE
 from torch import Tensor
 
 
@@ -39,44 +42,6 @@ def native(request):
     if request.param is None:
         pytest.skip("the extension was not built")
     return request.param
-
-
-@st.composite
-def programs(draw, kinds=("dense", "lagged", "convolution")) -> Program:
-    kind = draw(st.sampled_from(kinds))
-    sizes = draw(st.lists(st.sampled_from((1, 2, 3, 9)), min_size=1, max_size=4))
-    ends = tuple(sum(sizes[: i + 1]) for i in range(len(sizes)))
-    channels = ends[-1]
-    lags = draw(st.integers(0, 4)) if kind == "lagged" else None
-    kernel = tuple(draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))) if kind == "convolution" else ()
-
-    def ends_of(most: int) -> tuple[int, int]:
-        first = draw(st.integers(0, most - 1))
-        return first, draw(st.integers(first + 1, most))
-
-    rectangle = st.builds(lambda: (*ends_of((lags or 0) + 1), *ends_of(channels), *ends_of(channels)))
-    rectangles = tuple(draw(st.lists(rectangle, min_size=1, max_size=4)))
-
-    def steps(depth: int) -> tuple:
-        simple = [
-            st.tuples(st.just(PRODUCT), st.integers(0, len(rectangles) - 1), st.integers(0, 0 if lags is None else 2)),
-            st.tuples(st.just(ACTIVATE), st.integers(0, len(sizes) - 1)),
-        ]
-        if lags is not None and depth < 3:
-            simple.append(st.builds(lambda stride: (LOOP, stride, steps(depth + 1)), st.integers(1, 4)))
-        return tuple(draw(st.lists(st.one_of(simple), min_size=1, max_size=4)))
-
-    return Program(
-        channels,
-        ends,
-        tuple(draw(st.integers(0, len(SIGMA) - 1)) for _ in sizes),
-        rectangles,
-        steps(0),
-        lags,
-        kernel,
-        tuple(draw(st.integers(0, k - 1)) for k in kernel),
-        draw(st.booleans()),
-    )
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None)
@@ -113,8 +78,8 @@ def test_a_sweep_does_what_the_integers_say(native, program: Program, data):
             y += bias.view(-1, *(1,) * (-1 - axis))
         z = torch.zeros_like(y) if z0 is None else z0
         expected = reference(program, history, W, y, z, sigma_of(program, mode, point, inside))
-        actual = native.sweep(capsule, None, 1, mode, history, W, bias, y0, z0, point, value, inside, None)
-        threaded = native.sweep(capsule, None, 3, mode, history, W, bias, y0, z0, point, value, inside, None)
+        actual = native.sweep(capsule, None, 1, mode, history, W, bias, y0, z0, point, value, inside)
+        threaded = native.sweep(capsule, None, 3, mode, history, W, bias, y0, z0, point, value, inside)
         for result, again, wanted in zip(actual, threaded, expected, strict=True):
             assert torch.equal(result, again)
             torch.testing.assert_close(result, wanted, rtol=1e-12, atol=1e-12 * max(1, wanted.abs().max().item()))
@@ -146,7 +111,7 @@ def assert_is_ours(error: ValueError) -> None:
 
 def sweep(native, program: Program, W: Tensor, y0: Tensor, capsule: Any = None) -> Any:
     capsule = native.program(program.integers) if capsule is None else capsule
-    return native.sweep(capsule, None, 1, FUNCTION, 0, W, None, y0, None, None, None, None, None)
+    return native.sweep(capsule, None, 1, FUNCTION, 0, W, None, y0, None, None, None, None)
 
 
 @each
@@ -168,7 +133,7 @@ def test_a_wrong_integer_is_refused_or_stays_within_bounds(native, program: Prog
             W = torch.ones(weight_shape, dtype=torch.float64)
             x = torch.ones((2, *((6,) if kind == 1 else ()), channels, *(5, 4, 3)[:axes]), dtype=torch.float64)
             for history in (0, 1):
-                y, z = native.sweep(capsule, None, 2, FUNCTION, history, W, None, x, x, None, None, None, None)
+                y, z = native.sweep(capsule, None, 2, FUNCTION, history, W, None, x, x, None, None, None)
                 assert y.shape == z.shape == x.shape
             assert native.cotangent(capsule, 1, W, x, x).shape == weight_shape
             swept += 1
@@ -225,8 +190,15 @@ def test_only_a_program_is_a_program(native):
     with pytest.raises(TypeError, match="entry 0 is no integer"):
         native.program((0.0, *DENSE.integers[1:]))
     with pytest.raises(ValueError, match="mode is 4, not 0 to 3"):
-        native.sweep(native.program(DENSE.integers), None, 1, 4, 0, W, None, x, None, None, None, None, None)
-    for call, count in ((native.sweep, 13), (native.cotangent, 5), (native.addresses, 8), (native.connect, 2)):
+        native.sweep(native.program(DENSE.integers), None, 1, 4, 0, W, None, x, None, None, None, None)
+    for call, count in (
+        (native.sweep, 12),
+        (native.gradients, 15),
+        (native.numbers, 2),
+        (native.cotangent, 5),
+        (native.addresses, 8),
+        (native.connect, 2),
+    ):
         with pytest.raises(TypeError, match=f"{count} arguments needed, got 1"):
             call(None)
 
@@ -266,14 +238,14 @@ def test_y0_has_the_first_blocks_and_all_where_it_is_transposed(native, program:
 def test_history_is_within_the_steps(native):
     W, x, capsule = torch.zeros(LAGGED.weight_shape).double(), points(LAGGED), native.program(LAGGED.integers)
     for history in (-1, 7, 2**62):
-        assert native.sweep(capsule, None, 1, FUNCTION, history, W, None, x, None, None, None, None, None) is None
+        assert native.sweep(capsule, None, 1, FUNCTION, history, W, None, x, None, None, None, None) is None
     with pytest.raises(OverflowError):
-        native.sweep(capsule, None, 1, FUNCTION, 2**64, W, None, x, None, None, None, None, None)
+        native.sweep(capsule, None, 1, FUNCTION, 2**64, W, None, x, None, None, None, None)
 
 
 @each
 def test_the_cotangent_is_v_z_where_the_weight_is_read(native, program: Program):
-    """Whichever way the program goes; a sweep with a source gives the same, of its z and the source."""
+    """Whichever way the program goes."""
     capsule, v = native.program(program.integers), points(program)
     z = points(program).flip(0)
     W = torch.zeros(program.weight_shape, dtype=torch.float64, requires_grad=True)
@@ -283,8 +255,32 @@ def test_the_cotangent_is_v_z_where_the_weight_is_read(native, program: Program)
     assert W.grad is not None
     for threads in (1, 3):
         torch.testing.assert_close(native.cotangent(capsule, threads, None, v, z), W.grad, rtol=1e-12, atol=1e-12)
-    _, z_of_sweep, Q = native.sweep(capsule, None, 1, FUNCTION, 0, W.detach(), None, v, None, None, None, None, z)
-    torch.testing.assert_close(Q, native.cotangent(capsule, 1, None, z_of_sweep, z))
+
+
+@each
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_gradients_are_those_of_the_sweep_and_its_v(native, program: Program, dtype):
+    """Of programs of a dual alone; with as many threads as there may be, and more samples than stay near at once."""
+    capsule = native.program(program._replace(transposed=True).integers)
+    axis, many = -1 - len(program.kernel), 300 if program.kernel == () else 3
+    u0, v0, point, source = (
+        points(program).to(dtype).repeat(many, *[1] * (points(program).ndim - 1)) for _ in range(4)
+    )
+    W = torch.randn(program.weight_shape, dtype=dtype) / 4
+    tolerance = TOLERANCE[dtype] * 300
+    for mode, both in ((SLOPE_AT, (u0, v0)), (SLOPE, (None, v0)), (NONE, (u0, None))):
+        for threads in (1, 3):
+            sweep = (capsule, None, threads, mode, 0, W, None, *both, point, None, None)
+            _, v = native.sweep(*sweep)
+            Q, of_bias, of_y0 = native.gradients(*sweep, source, True, 2)
+            others = [i for i in range(v.ndim) if i != v.ndim + axis]
+            expected = native.cotangent(capsule, 1, None, v, source), v.sum(others), v.narrow(axis, 0, 2)
+            for a, e in zip((Q, of_bias, of_y0), expected, strict=True):
+                torch.testing.assert_close(a, e, rtol=tolerance, atol=tolerance * e.abs().max().item())
+            assert native.gradients(*sweep, source, False, 0)[1:] == (None, None)
+    forward = native.program(program._replace(transposed=False).integers)
+    for wrong in ((forward, source, 0), (capsule, None, 0), (capsule, source[:1], 0), (capsule, source, 7)):
+        assert native.gradients(wrong[0], *sweep[1:], wrong[1], True, wrong[2]) is None
 
 
 def test_no_points_are_swept_to_no_points(native):

@@ -43,7 +43,7 @@ class Executor(Protocol):
         by_bias: bool,
         channels: int,
     ) -> tuple[Tensor, Tensor | None, Tensor | None] | None:
-        """Of the (u, v) of a dual machine: Q = v source*, the cotangent of the bias, and v in so many first channels."""
+        """Of the (u, v) of a dual machine: Q = v source*, the bias' cotangent, and v in so many first channels."""
         ...
 
     def cotangent(self, system: "System", v: Tensor, z: Tensor, weight: Tensor | None = None) -> Tensor | None:

@@ -24,16 +24,20 @@ const char *const NAME = "resolvent.program", *const NUMBERS = "resolvent.number
 const Program* program_of(PyObject* capsule) { return (const Program*)PyCapsule_GetPointer(capsule, NAME); }
 const Numbers* numbers_of(PyObject* capsule) { return (const Numbers*)PyCapsule_GetPointer(capsule, NUMBERS); }
 
+struct WrongType : std::invalid_argument {
+    using std::invalid_argument::invalid_argument;
+};
+
 std::vector<Index> integers(const char* what, PyObject* tuple) {
-    const auto fail = [&](const std::string& how) { throw std::invalid_argument(what + (": " + how)); };
-    if (!PyTuple_Check(tuple)) fail("a tuple of integers is needed");
+    const auto at = [&](size_t i, const char* how) { return what + (": entry " + std::to_string(i)) + how; };
+    if (!PyTuple_Check(tuple)) throw WrongType(what + std::string(": a tuple of integers is needed"));
     std::vector<Index> numbers(PyTuple_Size(tuple));
     for (size_t i = 0; i < numbers.size(); i++) {
         int overflow = 0;
         PyObject* number = PyTuple_GetItem(tuple, i);
-        if (!PyLong_Check(number)) fail("entry " + std::to_string(i) + " is no integer");
+        if (!PyLong_Check(number)) throw WrongType(at(i, " is no integer"));
         numbers[i] = PyLong_AsLongLongAndOverflow(number, &overflow);
-        if (overflow) fail("entry " + std::to_string(i) + " exceeds 64 bits");
+        if (overflow) throw std::invalid_argument(at(i, " exceeds 64 bits"));
     }
     return numbers;
 }
@@ -41,6 +45,8 @@ std::vector<Index> integers(const char* what, PyObject* tuple) {
 template <class Make> PyObject* parsed(Make make) {
     try {
         return make();
+    } catch (const WrongType& wrong) {
+        return PyErr_Format(PyExc_TypeError, "%s", wrong.what());
     } catch (const std::invalid_argument& invalid) {
         return PyErr_Format(PyExc_ValueError, "%s", invalid.what());
     } catch (const std::exception&) {
