@@ -70,8 +70,11 @@ def index(function: Any, x: Jet, at: Any) -> Any:
 
 
 def split(function: Any, x: Jet, sizes: Any, dim: int = 0) -> tuple[Jet, ...]:
-    parts = x.coefficients.split(sizes, dim if dim < 0 else dim + 1)
-    return tuple(Jet(part, x.numbers) for part in parts)
+    return _in_memory(lambda c, axis: c.split(sizes, axis), x, dim)
+
+
+def narrow(function: Any, x: Jet, dim: int, start: Any, length: int) -> Jet:
+    return _in_memory(lambda c, axis: c.narrow(axis, start, length), x, dim)
 
 
 def add(function: Any, a: Any, b: Any, *, alpha: Any = 1, sign: int = 1) -> Jet:
@@ -159,8 +162,19 @@ def _each(function: Callable[[Tensor], Any], x: Jet) -> Any:
     return _jets(torch.func.vmap(function)(x.coefficients), x.numbers)
 
 
-def _jets(x: Any, numbers: Numbers) -> Any:
-    return Jet(x, numbers) if isinstance(x, Tensor) else tuple(_jets(part, numbers) for part in x)
+def _in_memory(function: Callable[[Tensor, int], Any], x: Jet, dim: int) -> Any:
+    """The function of a part along an axis, with the numbers where they lie, so that cotangents come to lie so, too."""
+    c, axis = x.coefficients, dim % x.ndim
+    place = sum(stride > c.stride(0) for stride in c.stride()[1:])
+    parts = function(c.movedim(0, place), axis + (axis >= place))
+    return _jets(parts, x.numbers, place)
+
+
+def _jets(x: Any, numbers: Numbers, place: int = 0) -> Any:
+    """Tensors, in tuples or not, with the numbers at some axis, as jets."""
+    if isinstance(x, Tensor):
+        return Jet(x.movedim(place, 0) if place else x, numbers)
+    return tuple(_jets(part, numbers, place) for part in x)
 
 
 def _of(x: Any, numbers: Any) -> Tensor:
@@ -205,7 +219,7 @@ def enter(rule: Callable[..., Any], names: str) -> None:
 
 enter(
     linear,
-    "reshape view flatten unflatten permute transpose t swapaxes movedim squeeze unsqueeze sum mean narrow select "
+    "reshape view flatten unflatten permute transpose t swapaxes movedim squeeze unsqueeze sum mean select "
     "chunk index_select gather take_along_dim unbind tensor_split flip roll expand expand_as broadcast_to repeat pad "
     "tile repeat_interleave type_as view_as reshape_as contiguous clone cumsum diff diagonal tril triu trace to double "
     "float half bfloat16 neg __neg__ negative zeros_like avg_pool1d avg_pool2d avg_pool3d",
@@ -213,6 +227,7 @@ enter(
 enter(joint, "cat concat concatenate stack")
 enter(index, "__getitem__")
 enter(split, "split split_with_sizes")
+enter(narrow, "narrow")
 enter(add, "add __add__ __radd__")
 enter(partial(add, sign=-1), "sub subtract __sub__")
 enter(swapped(partial(add, sign=-1)), "rsub __rsub__")

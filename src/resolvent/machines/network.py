@@ -39,7 +39,8 @@ class Network(nn.Module):
         if not isinstance(x, Tensor | Jet) or x.ndim not in operator.ndims or x.shape[operator.channel_axis] != inputs:
             came = f"has shape {tuple(x.shape)}" if isinstance(x, Tensor | Jet) else f"is a {type(x).__name__}"
             raise ValueError(f"x {came}, the network takes {inputs} channels in the layout {operator.layout}")
-        return self.machine.split(self.machine(x, **options))[-1]
+        outputs = self.machine.partition.sizes[-1]
+        return self.machine(x, **options).narrow(operator.channel_axis, -outputs, outputs)
 
     @classmethod
     def dense(
