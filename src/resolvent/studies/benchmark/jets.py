@@ -85,7 +85,7 @@ def measure(case: JetCase, dtype: torch.dtype, seconds: float) -> Iterator[dict[
     compared = [program for program, row in rows.items() if "error" not in row]
     times = timed([steps[program] for program in compared], False, seconds)
     for program, quartiles in zip(compared, times, strict=True):
-        rows[program] |= {name: round(t, 1) for name, t in zip(("q1", TIME, "q3"), quartiles, strict=True)}
+        rows[program] |= {name: round(t) for name, t in zip(("q1", TIME, "q3"), quartiles, strict=True)}
     for row in rows.values():
         if TIME in row:
             row["% of limit"] = round(100 * rows["limit"][TIME] / row[TIME], 1)
