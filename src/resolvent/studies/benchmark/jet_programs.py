@@ -204,7 +204,7 @@ def programs(case: JetCase, net: rv.Network, x: Tensor, direction: Tensor) -> It
         yield "torch.func.hessian", _step(lambda: by_hessian(case, f, x, direction), weights)
     if case.operator.along:  # a machine refuses: PyTorch would lose derivatives of its Function
         yield "nested jvp, plain", _step(lambda: forward_over_forward(case, f, x, direction), weights)
-    if jet_mv is not None and not case.operator.along and x.shape[1] <= 10:  # its table in 100-D takes minutes
+    if jet_mv is not None and not case.operator.along and x.shape[1] <= 10:  # in 100-D, 5,151 numbers
         yield "omnibias-torch", _step(lambda: by_omnibias(case, weights, x), weights)
     many = torch.randn(size_of_numbers(case, x, direction) * len(x), *x.shape[1:], dtype=x.dtype)
     yield "limit", _step_of_machine(lambda: net(many), net.machine)
