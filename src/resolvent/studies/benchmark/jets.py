@@ -65,6 +65,12 @@ def peak(step: Any) -> float | None:
     return None if None in peaks else median(peaks)
 
 
+def seconds_of(step: Callable[[], Any]) -> float:
+    start = perf_counter()
+    step()
+    return perf_counter() - start
+
+
 def measure(case: JetCase, dtype: torch.dtype, seconds: float) -> Iterator[dict[str, Any]]:
     steps = programs(case, dtype)
     expected = steps["machine"]()
@@ -74,10 +80,9 @@ def measure(case: JetCase, dtype: torch.dtype, seconds: float) -> Iterator[dict[
         try:
             if program != "limit":
                 check(step, expected, dtype)
-            start = perf_counter()
-            step()
-            if perf_counter() - start > LONGEST:
-                row["error"] = f"one call takes {perf_counter() - start:.1f} s"
+            took = seconds_of(step)
+            if took > LONGEST and (took := seconds_of(step)) > LONGEST:  # the first may have met another program
+                row["error"] = f"one call takes {took:.1f} s"
             else:
                 row["peak (MiB)"] = peak(step)
         except Exception as error:  # a competitor that cannot run a case is a row without times, and says why
