@@ -71,6 +71,14 @@ def test_unknown_options_and_values_are_refused(command):
         (["show", "nothing"], "error: nothing should be the folder of a run, but is not one\n"),
         (["export", "nothing", "--onnx", "a"], "error: nothing should be the folder of a run, but is not one\n"),
         (["bench", "--only", "nothing"], "error: no case for cpu has 'nothing' in its name: dense small, dense medium"),
+        (
+            ["bench", "--jets", "--only", "nothing"],
+            "error: no case with jets has 'nothing' in its name: Laplacian",
+        ),
+        (
+            ["bench", "--jets", "--large"],
+            "error: --jets measures its own rows on the CPU: it takes --quick, --only",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_writes_nothing(arguments, message, command, tmp_path):

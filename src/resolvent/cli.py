@@ -199,6 +199,9 @@ def bench(
     same_thread: Annotated[
         bool, typer.Option("--same-thread", help="Backward passes in the calling thread, for all PyTorch programs.")
     ] = False,
+    jets: Annotated[
+        bool, typer.Option("--jets", help="Only losses with derivatives by the input; takes --quick, --only and --out.")
+    ] = False,
     out: Annotated[Path, typer.Option(help="The folder for the CSV file and the figures.")] = Path("runs/benchmark"),
 ) -> None:
     """Measure machines against the programs a user would write, side by side.
@@ -208,6 +211,11 @@ def bench(
     """
     from .studies import benchmark
 
+    if jets:
+        if device == "cuda" or large or same_thread:
+            raise ValueError("--jets measures its own rows on the CPU: it takes --quick, --only and --out")
+        console.print(f"written to {benchmark.run_jets(out, quick=quick, only=only)}", soft_wrap=True)
+        return
     path = benchmark.run(
         out, device=device, quick=quick, compiled=compiled, large=large, only=only, same_thread=same_thread
     )

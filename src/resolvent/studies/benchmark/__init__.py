@@ -4,6 +4,7 @@ from .cases import AUTHORS as AUTHORS
 from .figures import figures as figures
 from .figures import read as read
 from .figures import times as times
+from .jets import run_jets as run_jets
 from .measure import passes as passes
 from .measure import run as run
 from .measure import timed as timed

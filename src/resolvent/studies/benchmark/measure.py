@@ -11,7 +11,7 @@ import csv
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -248,6 +248,33 @@ def write(rows: list[dict[str, Any]], path: Path) -> None:
         writer.writerows(rows)
 
 
+def versions(device: str) -> dict[str, str]:
+    """What each row says of where it was measured."""
+    where = {"device": device, "python": platform.python_version(), "torch": torch.__version__}
+    return where | {"jax": "" if jax is None else jax.__version__}
+
+
+def warn_if_busy() -> None:
+    busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    if busy > 0.5:
+        warning = f"programs kept {busy:.1f} processors busy in the last minute: if they still do, times are too long"
+        Console(stderr=True).print(warning, style="yellow")
+
+
+def show(title: str, rows: list[dict[str, Any]], columns: Mapping[str, str]) -> None:
+    """A table of some columns, by what is written over them; an error stands where times are missing."""
+    table = Table(title=title)
+    for column in ("program", *columns):
+        table.add_column(column, justify="left" if column == "program" else "right")
+    for (case, dtype), group in groupby(rows, itemgetter("case", "dtype")):
+        table.add_section()
+        table.add_row(f"[bold]{case}, {dtype}")
+        for row in group:
+            errors = {key: row.get("error", "") for key in columns.values() if key.endswith("(µs)")}
+            table.add_row(row["program"], *(str((errors | row).get(key, "")) for key in columns.values()))
+    Console().print(table)
+
+
 def run(
     out: Path,
     *,
@@ -277,17 +304,13 @@ def run(
     if quick and large:
         raise ValueError("quick measures the paper's cases, large the larger ones: one of them")
     name = torch.cuda.get_device_name() if device == "cuda" else f"{torch.get_num_threads()}-core CPU"
-    where = {"device": name, "python": platform.python_version(), "torch": torch.__version__}
-    where["jax"] = "" if jax is None else jax.__version__
+    where = versions(name)
     compiled, seconds = 0 if quick else compiled, 0.15 if quick else 0.5
     rows: list[dict[str, Any]] = []
     out.mkdir(parents=True, exist_ok=True)
     flags = [flag for flag, on in (("large", large), ("quick", quick), ("same-thread", same_thread)) if on]
     path = out / f"{'-'.join((device, *flags))}.csv"
-    busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    if busy > 0.5:
-        warning = f"programs kept {busy:.1f} processors busy in the last minute: if they still do, times are too long"
-        Console(stderr=True).print(warning, style="yellow")
+    warn_if_busy()
     # machines compute in IEEE float32, so the others must too
     exactly = torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
     with Progress() as progress, exactly, torch.autograd.set_multithreading_enabled(not same_thread):
@@ -298,14 +321,5 @@ def run(
                 rows.append(row)
                 write(rows, path)  # at once, so that a run cut short leaves what it had
             progress.advance(task)
-    table = Table(title=f"{name}, in microseconds")
-    for column in ("program", *COLUMNS, "ratio"):
-        table.add_column(column, justify="left" if column == "program" else "right")
-    for (case, dtype), group in groupby(rows, itemgetter("case", "dtype")):
-        table.add_section()
-        table.add_row(f"[bold]{case}, {dtype}")
-        for row in group:
-            times = (row.get(f"{column} (µs)", row.get("error", "")) for column in COLUMNS)
-            table.add_row(row["program"], *map(str, times), str(row.get("ratio", "")))
-    Console().print(table)
+    show(f"{name}, in microseconds", rows, {column: f"{column} (µs)" for column in COLUMNS} | {"ratio": "ratio"})
     return path
