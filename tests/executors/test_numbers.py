@@ -70,3 +70,11 @@ def test_every_activation_has_the_same_series_in_native_code(activation, dtype):
     numbers = rv.jet(torch.zeros(1, 1), 6, names="x").numbers
     torch.manual_seed(0)
     check(Case(rv.DenseMachine((5, 19), activation, dtype=dtype)), numbers)
+
+
+def test_without_the_extension_numbers_are_swept_step_by_step(monkeypatch):
+    net, x = rv.Network.dense(2, (4,), 1, dtype=torch.float64), torch.rand(3, 2, dtype=torch.float64)
+    expected = torch.autograd.grad(rv.laplacian(net, x).sum(), [*net.parameters()])
+    monkeypatch.setattr(native, "extension", None)
+    actual = torch.autograd.grad(rv.laplacian(net, x).sum(), [*net.parameters()])
+    assert_same(dict(enumerate(actual)), dict(enumerate(expected)))

@@ -77,8 +77,11 @@ def gradients(
     channels: int,
 ) -> tuple[Tensor, Tensor | None, Tensor | None] | None:
     mode, point, value, inside, history, numbers = sigma
-    made, algebra = program(system), None if numbers.real else program_of(numbers)
-    if made is None or (algebra is None and not numbers.real):
+    made = program(system)
+    if made is None:
+        return None
+    algebra = None if numbers.real else program_of(numbers)
+    if algebra is None and not numbers.real:
         return None
     head, tail = (made, algebra, get_num_threads(), mode, history), (by_bias, channels)
     tensors = (weight, None, u0, v0, point, value, inside, source)

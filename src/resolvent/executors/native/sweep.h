@@ -27,9 +27,10 @@ template <class T, Use use> struct Scratch {
     }
 };
 
-// So few samples that their y and z are still near when the next block reads them.
+// So few samples that their y and z are still near when the next block reads them, or a later step the past.
 template <class T> Index few_samples(const Program& f, const Extent& x, Index size) {
-    return std::max<Index>(1, NEAR / std::max<Index>(1, 2 * sizeof(T) * f.channels * x.area * size));
+    const Index steps = std::min(x.times, f.lags + 2), entries = f.channels * size * steps;
+    return std::max<Index>(1, NEAR / std::max<Index>(1, 2 * sizeof(T) * entries));
 }
 
 template <class T> void sweep(const Program& f, const Extent& x, const T* W, const Points<T>& p, Index threads) {

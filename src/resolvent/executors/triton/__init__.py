@@ -27,5 +27,9 @@ def sweep(*arguments: Any) -> Any:
     return None if _kernels() is None else _kernels().sweep(*arguments)
 
 
+def gradients(*_: Any) -> None:
+    """On a GPU, the sweep and each gradient are better a call of their own."""
+
+
 def cotangent(*arguments: Any) -> Any:
     return None if _kernels() is None else _kernels().cotangent(*arguments)

@@ -16,7 +16,7 @@ from .launch import on_gpu_of, power_of_2, prepare, product_precision, readable,
 from .launches import Given, Launches, launches
 from .products import adder, cotangent
 
-__all__ = ["cotangent", "gradients", "serves", "sweep"]
+__all__ = ["cotangent", "serves", "sweep"]
 
 PROGRAMS = 132  # as many as a large GPU runs at a time
 
@@ -36,10 +36,6 @@ def sweep(system: System, sigma: Sigma, weight: Any, bias: Any, y0: Any, z0: Any
         return None
     with on_gpu_of(weight), without_autocast(weight):
         return _run(system, mode, history, *read)
-
-
-def gradients(*_: Any) -> None:
-    """Of a GPU, each is better a call of its own."""
 
 
 def _run(system: System, mode: int, history: int, tensors: tuple, facts: tuple[int, ...]) -> tuple[Tensor, Tensor]:
