@@ -262,6 +262,11 @@ def test_derivatives_in_the_loss_compile_to_one_graph_with_one_backward_pass():
     expected = torch.autograd.grad(loss(points), [*net.parameters()])
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
     assert_equal(torch.autograd.grad(compiled(points), [*net.parameters()]), expected)
+    assert_equal(compiled(points[:4]), loss(points[:4]))
+    laplacian = torch.compile(lambda f, points: rv.laplacian(f, points), fullgraph=True, backend="aot_eager")
+    for dimension in (2, 3, 5):  # from the second on, the compiler has a symbol for it
+        other, points = rv.Network.dense(dimension, (4,), 1, **f64), torch.rand(3, dimension, **f64)
+        assert_equal(laplacian(other, points), rv.laplacian(other, points))
     torch.compiler.reset()
 
 

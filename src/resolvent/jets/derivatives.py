@@ -172,8 +172,8 @@ def biharmonic(f: Callable[[Any], Any], points: Tensor) -> Tensor:
 
 
 def _by_power(f: Callable[[Any], Any], points: Tensor, power: int, directions: Tensor | None = None) -> Tensor:
-    dimension = points.shape[-1] if directions is None else len(directions)
-    numbers = _known(_power_of_laplacian, power, dimension)
+    count = points.shape[-1] if directions is None else len(directions)
+    numbers = _known(_power_of_laplacian, power, len(range(count)))  # an int, also where a compiler has a symbol
     return _image(f, _variables(points, numbers, directions)).coefficients[-1]  # the operator itself, of all the last
 
 
