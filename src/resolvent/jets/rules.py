@@ -242,7 +242,11 @@ enter(layer, "linear conv1d conv2d conv3d")
 enter(bilinear, "bilinear")
 enter(dropout, "dropout")
 enter(where, "where")
-enter(of_value, "__lt__ __le__ __gt__ __ge__ lt le gt ge ones_like empty_like rand_like randn_like")
+enter(
+    of_value,
+    "__lt__ __le__ __gt__ __ge__ lt le gt ge ones_like empty_like rand_like randn_like "
+    "new_zeros new_ones new_empty new_full new_tensor",
+)
 for _name, _series in dict(
     sin=series.sin,
     cos=series.cos,

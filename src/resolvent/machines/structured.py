@@ -209,11 +209,11 @@ class StructuredMachine(Machine, nn.Module):
         """
         return expand(self, 1, prefix)
 
-    def as_point(self, y0: Tensor, z0: Tensor | None = None, prefix: str = "") -> dict[str, Tensor]:
+    def as_point(self, y0: Tensor | Jet, z0: Tensor | Jet | None = None, prefix: str = "") -> dict[str, Any]:
         """(y0 + bias, z0) in the parts of `as_sum`."""
         points = dict(y0=y0) if z0 is None else dict(y0=y0, z0=z0)
         explain_points(self._system, self.weight, points, short=("y0", "z0"))
-        halves = {"y": self.operator.extended(y0, self.bias)}
+        halves: dict[str, Any] = {"y": self.operator.extended(y0, self.bias)}
         halves |= {} if z0 is None else {"z": self.operator.extended(z0)}
         return {
             f"{prefix}{half}{name}": self.operator.part(x, block.region)

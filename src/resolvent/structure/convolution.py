@@ -56,7 +56,7 @@ class Convolution(Operator):
         before = (*(0,) * missing, *(pair[0] for pair in self.padding))
         return Form(CONVOLUTION, self.channels, 0, len(self.kernel), (*(1,) * missing, *self.kernel), before)
 
-    def apply(self, W: Tensor, z: Tensor) -> Tensor:
+    def apply(self, W: Tensor, z: Any) -> Any:
         padded = F.pad(z, [p for pair in reversed(self.padding) for p in pair])
         return CONVOLVE[len(self.kernel) - 1](padded, W)
 

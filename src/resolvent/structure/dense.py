@@ -1,6 +1,7 @@
 """The operator of dense machines."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -23,7 +24,7 @@ class Dense(Operator):
     def form(self) -> Form:
         return Form(DENSE, self.channels)
 
-    def apply(self, W: Tensor, z: Tensor) -> Tensor:
+    def apply(self, W: Tensor, z: Any) -> Any:
         return z @ W.mT
 
     def add_product(self, y: Tensor, z: Tensor, W: Tensor, product: Product, transposed: bool) -> None:

@@ -37,7 +37,7 @@ class Lagged(Operator):
     def entries(self, weight: Tensor, rectangle: Rectangle) -> Tensor:
         return narrow(super().entries(weight, rectangle), -3, rectangle.lags)
 
-    def apply(self, W: Tensor, z: Tensor) -> Tensor:
+    def apply(self, W: Tensor, z: Any) -> Any:
         """Of the lags from 0 on."""
         everything = Region(range(z.shape[-2]), range(z.shape[-1]))
         return self.edge(W, z, everything, everything, range(len(W)))
@@ -83,7 +83,7 @@ class Lagged(Operator):
                 z_rows = _merge(self.part(z, Region(moved(times, -lag), rectangle.source)).contiguous(), -3)
                 add_matmul(Q.select(-3, i), v_rows.mT, z_rows)
 
-    def edge(self, W: Tensor, z: Tensor, to: Region, source: Region, lags: Sequence[int]) -> Tensor:
+    def edge(self, W: Tensor, z: Any, to: Region, source: Region, lags: Sequence[int]) -> Any:
         total = z.new_zeros(*z.shape[:-2], len(to.times), W.shape[-2])
         for lag in lags:
             before = source.times.start + lag - to.times.start
@@ -91,7 +91,7 @@ class Lagged(Operator):
             total = total + F.pad(z, (0, 0, before, after)) @ W[lag - lags[0]].mT  # negative padding cuts
         return total
 
-    def part(self, x: Tensor, region: Region) -> Tensor:
+    def part(self, x: Any, region: Region) -> Any:
         return narrow(narrow(x, -2, region.times), -1, region.channels)
 
     def time_steps(self, x: Any) -> int:

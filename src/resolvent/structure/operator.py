@@ -90,7 +90,7 @@ class Operator(ABC):
         return read[0].reshape(*read.shape[1:], *(1,) * (len(self.weight_shape) - 2)).expand(self.weight_shape)
 
     @abstractmethod
-    def apply(self, W: Tensor, z: Tensor) -> Tensor:
+    def apply(self, W: Tensor, z: Any) -> Any:
         """W z of the entries W of one rectangle and the z of its source, without members; not in place."""
 
     def factor(self, weight: Tensor, rectangle: Rectangle, transposed: bool) -> Any:
@@ -117,11 +117,11 @@ class Operator(ABC):
             cotangent = torch.func.vmap(cotangent)
         Q.add_(cotangent(Q, *(narrow(x, self.channel_axis, r) for x, r in ((v, rectangle.to), (z, rectangle.source)))))
 
-    def edge(self, W: Tensor, z: Tensor, to: Region, source: Region, lags: Sequence[int]) -> Tensor:
+    def edge(self, W: Tensor, z: Any, to: Region, source: Region, lags: Sequence[int]) -> Any:
         """W[lags] z, for the z of that source alone: one edge of the machine as a sum. W begins at the first lag."""
         return self.apply(W, z)
 
-    def part(self, x: Tensor, region: Region) -> Tensor:
+    def part(self, x: Any, region: Region) -> Any:
         """x[region], as a view."""
         return x.narrow(self.channel_axis, region.channels.start, len(region.channels))
 
@@ -130,7 +130,7 @@ class Operator(ABC):
         axis = x.ndim + self.channel_axis
         return torch.Size((*x.shape[:axis], self.channels, *x.shape[axis + 1 :]))
 
-    def extended(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+    def extended(self, x: Any, bias: Tensor | None = None) -> Any:
         """x + bias on all channels, of an x that may have only the first ones."""
         axis = self.channel_axis
         missing = self.channels - x.shape[axis]
@@ -165,7 +165,7 @@ def final(cls: Any) -> Any:
     return cls
 
 
-def narrow(x: Tensor, axis: int, part: range) -> Tensor:
+def narrow(x: Any, axis: int, part: range) -> Any:
     return x.narrow(axis, part.start, len(part))
 
 
