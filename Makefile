@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 NATIVE := $(wildcard src/resolvent/executors/native/*.cpp src/resolvent/executors/native/*.h)
 
-.PHONY: run test bench format clean
+.PHONY: run test fuzz bench format clean
 
 run: .venv/installed
 	$(BIN)/resolvent train
@@ -13,8 +13,12 @@ test: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/pyright
-	$(BIN)/pytest -q -n 2 -m "not unchecked" --jaxtyping-packages=resolvent,beartype.beartype
+	$(BIN)/pytest -q -n 2 -m "not unchecked and not long" --jaxtyping-packages=resolvent,beartype.beartype
 	$(BIN)/pytest -q -n 2 -m unchecked
+
+# Laws over machines that are drawn anew in each run.
+fuzz: .venv/installed
+	$(BIN)/pytest -q -n 2 -m long --hypothesis-profile=long
 
 bench: .venv/installed
 	$(BIN)/resolvent bench --out benchmarks/results

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 hypothesis.settings.register_profile("laws", deadline=None, derandomize=True, max_examples=40)
+hypothesis.settings.register_profile("long", deadline=None, max_examples=400)
 hypothesis.settings.load_profile("laws")
 torch.set_num_threads(1)  # the tests run in two processes
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from cases import ALL_MACHINES, randomize
+from cases import ALL_MACHINES, Case, randomize
 from networks import random_point, the_papers_figure
 from torch import Tensor
 
@@ -37,9 +37,14 @@ class Kind:
         return torch.stack([self.pairing(a, b) for a, b in halves]).sum()
 
 
-def structured(name: str) -> Kind:
+def structured(case: Case) -> Kind:
+    return Kind(case.machine, lambda: case.points(2), swapped=True)
+
+
+def known(name: str) -> Kind:
     case = ALL_MACHINES[name]()
-    return Kind(randomize(case.machine), lambda: case.points(2), swapped=True)
+    randomize(case.machine)
+    return structured(case)
 
 
 def layer() -> Kind:
@@ -68,7 +73,7 @@ def pair(x: Point) -> Point:
 
 
 BASIC: dict[str, Callable[[], Kind]] = {
-    **{name: (lambda name=name: structured(name)) for name in ALL_MACHINES},
+    **{name: (lambda name=name: known(name)) for name in ALL_MACHINES},
     "layer": layer,
     "sum": total,
     "nilpotent": nilpotent,
@@ -84,9 +89,8 @@ NUMBERS = dict(series=rv.jet(torch.zeros(1, 1), 3, names="x").numbers)
 NUMBERS |= {name: rv.jet(torch.zeros(1, 2), text, names="xy").numbers for name, text in LANGUAGE.items()}
 
 
-def over(name: str, numbers: Numbers) -> Kind:
+def over(kind: Kind, numbers: Numbers) -> Kind:
     """The same machine, of points over numbers: its extension to X ⊗ A."""
-    kind = BASIC[name]()
 
     def jets(x: Tensor) -> Jet:
         return Jet(torch.stack([x, *torch.randn(numbers.size - 1, *x.shape, **f64) / 4]), numbers)
@@ -95,7 +99,7 @@ def over(name: str, numbers: Numbers) -> Kind:
 
 
 OVER_NUMBERS = {
-    f"{name}, over {which}": (lambda name=name, which=which: over(name, NUMBERS[which]))
+    f"{name}, over {which}": (lambda name=name, which=which: over(BASIC[name](), NUMBERS[which]))
     for name, which in (
         ("dense", "the biharmonic"),
         ("dense, some connections", "series"),

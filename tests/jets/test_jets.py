@@ -65,6 +65,17 @@ def test_arithmetic_and_functions_read_as_they_do_for_tensors():
     assert_derivatives(pointwise_program, points, "t, x, tx, xxx, tttt", "tx")
 
 
+def test_a_single_point_reads_as_one_of_many():
+    def f(p):
+        t, x = p.unbind(-1)
+        return 3 * torch.sin(2 * x) - t * (1 - x**2) / (2 + t)
+
+    points = torch.rand(3, 2, **f64)
+    together = rv.derivatives(f, points, "1, tx, xx", names="tx")
+    alone = [rv.derivatives(f, point, "1, tx, xx", names="tx") for point in points]
+    assert_equal(together, [torch.stack(column) for column in zip(*alone, strict=True)])
+
+
 POINTWISE = [
     "tan sinh cosh atan asinh erf expm1 log1p exp2 rsqrt reciprocal square abs sigmoid relu",
     "F.celu F.hardtanh F.logsigmoid F.mish F.softplus F.gelu F.silu F.elu F.selu F.leaky_relu F.softsign",

@@ -194,7 +194,7 @@ def _aligned(a: Any, b: Any) -> tuple[Numbers, Any, Any]:
     def fill(x: Any) -> Any:
         missing = (1,) * (ndim - x.ndim)
         if not isinstance(x, Jet):
-            return x.reshape(*missing, *x.shape)
+            return x.reshape((*missing, *x.shape))
         return Jet(x.coefficients.reshape(-1, *missing, *x.shape), numbers) if missing else x
 
     return numbers, fill(a), fill(b)
