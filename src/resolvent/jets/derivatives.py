@@ -48,16 +48,16 @@ class Derivatives(Numbers):
         return self.programs[text]
 
     @constant
-    def variables(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
+    def variables(self) -> tuple[tuple[int, int, float], ...]:
         """(coefficient, variable, what it is there): the variables themselves as numbers, beside their values."""
-        linear = [
-            (k, monomial[0], float(c))
-            for k, P in enumerate(self.basis)
-            for monomial, c in P.items()
-            if len(monomial) == 1
-        ]
-        rows, variables, values = zip(*linear, strict=True) if linear else ((), (), ())
-        return rows, variables, values
+        if ("variables",) not in self.programs:
+            self.programs["variables",] = tuple(
+                (k, monomial[0], float(c))
+                for k, P in enumerate(self.basis)
+                for monomial, c in P.items()
+                if len(monomial) == 1
+            )
+        return self.programs["variables",]
 
     def _text(self, P: Polynomial) -> str:
         def term(monomial: tuple[int, ...], c: Fraction) -> str:
@@ -74,15 +74,16 @@ def smallest(operators: frozenset, names: str = "") -> Derivatives:
     return Derivatives(len(known), products(known), names, known)
 
 
+@lru_cache(maxsize=256)
 def _named(derivatives: str | int, names: str) -> Derivatives:
     if isinstance(derivatives, str):
         asked: Any = operators(derivatives, names)
     else:
-        order = integer("the order of derivatives", derivatives, minimum=1)
-        asked = [{monomial: Fraction(1)} for monomial in combinations_with_replacement(range(len(names)), order)]
+        asked = [{monomial: Fraction(1)} for monomial in combinations_with_replacement(range(len(names)), derivatives)]
     return smallest(frozenset(frozenset(P.items()) for P in asked), names)
 
 
+@lru_cache(maxsize=256)
 def _power_of_laplacian(power: int, dimension: int) -> Derivatives:
     """The numbers that know (Σ ∂_i²)^power."""
     P: dict[tuple[int, ...], Fraction] = {(): Fraction(1)}
@@ -135,6 +136,8 @@ def jet(
         raise ValueError(
             f"points of shape {tuple(points.shape)} need one name for each channel, the last axis: names={names!r}"
         )
+    if not isinstance(derivatives, str):
+        derivatives = integer("the order of derivatives", derivatives, minimum=1)
     return _variables(points, _known(_named, derivatives, names), directions)
 
 
@@ -185,17 +188,23 @@ def _image(f: Callable[[Any], Any], point: Jet) -> Jet:
 
 
 def _variables(points: Tensor, numbers: Derivatives, directions: Any) -> Jet:
-    rows, variables, values = numbers.variables()
-    count = points.shape[-1] if directions is None else len(directions)
-    matrix = points.new_zeros(numbers.size, count)
-    matrix[list(rows), list(variables)] = torch.tensor(values, dtype=points.dtype, device=points.device)
+    variables = numbers.variables()
+    count, options = (
+        points.shape[-1] if directions is None else len(directions),
+        dict(dtype=points.dtype, device=points.device),
+    )
+    matrix = torch.eye(numbers.size - 1, count, **options)
+    if variables != tuple((i + 1, i, 1.0) for i in range(count)):
+        rows, columns, values = zip(*variables, strict=True) if variables else ((), (), ())
+        matrix = torch.zeros_like(matrix)
+        matrix[[row - 1 for row in rows], list(columns)] = torch.tensor(values, **options)
     if directions is None:
-        steps = matrix[1:].expand(*points.shape[:-1], numbers.size - 1, count)
+        steps = matrix.expand(*points.shape[:-1], numbers.size - 1, count)
         return Jet(torch.cat([points.unsqueeze(-2), steps], -2).movedim(-2, 0), numbers)
     if isinstance(directions, Mapping):
         directions = [directions[name] for name in numbers.names]
     along = torch.stack([d.expand(points.shape) for d in directions])
-    steps = torch.tensordot(matrix[1:], along, 1)
+    steps = torch.tensordot(matrix, along, 1)
     return Jet(torch.cat([points.unsqueeze(0), steps]), numbers)
 
 
