@@ -138,7 +138,8 @@ def jet(
         )
     if not isinstance(derivatives, str):
         derivatives = integer("the order of derivatives", derivatives, minimum=1)
-    return _variables(points, _known(_named, derivatives, names), directions)
+    along = None if directions is None else _along(points, directions, names)
+    return _variables(points, _known(_named, derivatives, names), along)
 
 
 def derivatives(
@@ -149,6 +150,8 @@ def derivatives(
     >>> derivatives(torch.sin, torch.zeros(1, 1), "1, x, xxx", names="x")
     (tensor([[0.]]), tensor([[1.]]), tensor([[-1.]]))
     """
+    if not isinstance(derivatives, str):
+        raise TypeError(f"derivatives must be a text like 'x, xx', got {derivatives!r}")
     value = _image(f, jet(points, derivatives, names=names, directions=directions))
     return tuple(value[text] for text in derivatives.split(","))
 
@@ -174,10 +177,12 @@ def biharmonic(f: Callable[[Any], Any], points: Tensor) -> Tensor:
     return _by_power(f, points, 2)
 
 
-def _by_power(f: Callable[[Any], Any], points: Tensor, power: int, directions: Tensor | None = None) -> Tensor:
-    count = points.shape[-1] if directions is None else len(directions)
+def _by_power(f: Callable[[Any], Any], points: Tensor, power: int, along: Tensor | None = None) -> Tensor:
+    if points.ndim == 0:
+        raise ValueError("points have no axis: the last one is that of the variables")
+    count = points.shape[-1] if along is None else len(along)
     numbers = _known(_power_of_laplacian, power, len(range(count)))  # an int, also where a compiler has a symbol
-    return _image(f, _variables(points, numbers, directions)).coefficients[-1]  # the operator itself, of all the last
+    return _image(f, _variables(points, numbers, along)).coefficients[-1]  # the operator itself, of all the last
 
 
 def _image(f: Callable[[Any], Any], point: Jet) -> Jet:
@@ -187,25 +192,39 @@ def _image(f: Callable[[Any], Any], point: Jet) -> Jet:
     return value
 
 
-def _variables(points: Tensor, numbers: Derivatives, directions: Any) -> Jet:
-    variables = numbers.variables()
-    count, options = (
-        points.shape[-1] if directions is None else len(directions),
-        dict(dtype=points.dtype, device=points.device),
-    )
-    matrix = torch.eye(numbers.size - 1, count, **options)
+def _variables(points: Tensor, numbers: Derivatives, along: Tensor | None) -> Jet:
+    variables, count = numbers.variables(), points.shape[-1] if along is None else len(along)
+    matrix = torch.eye(numbers.size - 1, count, dtype=points.dtype, device=points.device)
     if variables != tuple((i + 1, i, 1.0) for i in range(count)):
         rows, columns, values = zip(*variables, strict=True) if variables else ((), (), ())
         matrix = torch.zeros_like(matrix)
-        matrix[[row - 1 for row in rows], list(columns)] = torch.tensor(values, **options)
-    if directions is None:
+        matrix[[row - 1 for row in rows], list(columns)] = torch.tensor(
+            values, dtype=points.dtype, device=points.device
+        )
+    if along is None:
         steps = matrix.expand(*points.shape[:-1], numbers.size - 1, count)
         return Jet(torch.cat([points.unsqueeze(-2), steps], -2).movedim(-2, 0), numbers)
+    return Jet(torch.cat([points.unsqueeze(0), torch.tensordot(matrix, along, 1)]), numbers)
+
+
+def _along(points: Tensor, directions: Any, names: str) -> Tensor:
+    """One direction for each name, in their order."""
     if isinstance(directions, Mapping):
-        directions = [directions[name] for name in numbers.names]
-    along = torch.stack([d.expand(points.shape) for d in directions])
-    steps = torch.tensordot(matrix, along, 1)
-    return Jet(torch.cat([points.unsqueeze(0), steps]), numbers)
+        directions = [directions[name] for name in names if name in directions]
+    if not isinstance(directions, Tensor | list | tuple) or len(directions) != len(names):
+        came = len(directions) if isinstance(directions, Sequence | Tensor) else type(directions).__name__
+        raise ValueError(f"directions must be {len(names)} tensors, one for each of names={names!r}, got {came}")
+    steps = []
+    for name, d in zip(names, directions, strict=True):
+        if not isinstance(d, Tensor) or d.dtype != points.dtype or d.device != points.device:
+            came = f"{d.dtype} on {d.device}" if isinstance(d, Tensor) else type(d).__name__
+            raise TypeError(f"the direction {name!r} is {came}, the points are {points.dtype} on {points.device}")
+        try:
+            steps.append(d.expand(points.shape))
+        except RuntimeError:
+            shapes = tuple(d.shape), tuple(points.shape)
+            raise ValueError(f"the direction {name!r} has shape {shapes[0]}, the points have {shapes[1]}") from None
+    return torch.stack(steps)
 
 
 def _check(points: Any) -> None:

@@ -244,7 +244,7 @@ enter(dropout, "dropout")
 enter(where, "where")
 enter(
     of_value,
-    "__lt__ __le__ __gt__ __ge__ lt le gt ge ones_like empty_like rand_like randn_like "
+    "__lt__ __le__ __gt__ __ge__ __eq__ __ne__ lt le gt ge eq ne ones_like empty_like rand_like randn_like "
     "new_zeros new_ones new_empty new_full new_tensor",
 )
 for _name, _series in dict(
@@ -264,6 +264,6 @@ enter(gelu, "gelu")
 enter(
     any_pointwise,
     "tan sinh cosh asin acos atan arcsin arccos arctan asinh acosh atanh erf erfc exp2 expm1 log1p log2 log10 abs "
-    "absolute clamp celu hardtanh hardsigmoid hardswish logsigmoid mish relu6 softshrink hardshrink tanhshrink "
+    "__abs__ absolute clamp celu hardtanh hardsigmoid hardswish logsigmoid mish relu6 softshrink hardshrink tanhshrink "
     "threshold sinc",
 )

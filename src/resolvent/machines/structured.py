@@ -108,7 +108,8 @@ class StructuredMachine(Machine, nn.Module):
     def executor(self) -> str:
         """What sweeps over the blocks, by device, precision and σ: "native", "triton" or, step by step, "torch".
 
-        On a GPU, "triton" serves convolutions over one axis of up to 64 positions; in larger spaces "torch" does.
+        On a GPU, "triton" serves convolutions over one axis of up to 64 positions; in larger spaces, and over jets
+        everywhere, "torch" does. On a CPU "native" serves jets, too.
         """
         return self._system.executor(self.weight.device.type, self.weight.dtype)
 

@@ -18,6 +18,8 @@ class Jet:
     among jets is constant.
     """
 
+    __array_ufunc__ = None  # so that an array from NumPy leaves arithmetic to the jet
+
     def __init__(self, coefficients: Tensor, numbers: Numbers):
         self.coefficients, self.numbers = coefficients, numbers
 
@@ -100,7 +102,7 @@ def _method(name: str) -> Any:
     return method
 
 
-ARITHMETIC = "add radd sub rsub mul rmul truediv rtruediv pow rpow neg matmul rmatmul lt le gt ge"
+ARITHMETIC = "add radd sub rsub mul rmul truediv rtruediv pow rpow neg abs matmul rmatmul lt le gt ge eq ne"
 for _each in ARITHMETIC.split():
     setattr(Jet, f"__{_each}__", _method(f"__{_each}__"))
 
