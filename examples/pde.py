@@ -90,7 +90,7 @@ def allen_cahn() -> Problem:
         u = solve_ivp(slope, (0, 1), x**2 * np.cos(pi * x), "DOP853", t, rtol=1e-9, atol=1e-10).y.T
         return grid((0.01, 1, 100), (-1, 1 - 2 / 256, 256)), torch.tensor(u[:, ::4].copy())
 
-    return Problem("tx", "t, xx", residual, ansatz, partial(in_box, (0, -1), (1, 1)), truth, inputs=3)
+    return Problem("tx", "t, xx", residual, ansatz, partial(in_box, (0, -1), (1, 1)), truth, inputs=3, steps=600)
 
 
 def korteweg_de_vries() -> Problem:
@@ -169,7 +169,7 @@ def poisson() -> Problem:
         points = draw(10_000)
         return points, exact(points)
 
-    return Problem(names, laplacian, residual, ansatz, draw, truth, inputs=10, steps=100)
+    return Problem(names, laplacian, residual, ansatz, draw, truth, inputs=10, steps=300)
 
 
 def in_box(low: Sequence[float], high: Sequence[float], count: int) -> Tensor:
@@ -202,14 +202,14 @@ class Nested:
 
 
 def least_squares(
-    residual: Any, net: rv.Network, draw: Callable[[int], Tensor], steps: int
+    residual: Any, net: rv.Network, draw: Callable[[int], Tensor], steps: int, count: int
 ) -> Iterator[tuple[float, float]]:
     """Levenberg's and Marquardt's steps, at points of which half are anywhere and half where the residual is large.
 
     Of each, the mean squared residual before it, and how many seconds the gradients took.
     """
     values, gradients = vmap(residual, (None, 0)), vmap(grad(residual), (None, 0), chunk_size=500)
-    count, damping = 2000, 1e-2
+    damping = 1e-2
 
     def parameters() -> dict[str, Tensor]:
         return {name: p.detach() for name, p in net.named_parameters()}
@@ -245,7 +245,7 @@ def least_squares(
         yield loss.item(), seconds
 
 
-def solve(problem: Problem, steps: int, nested: bool) -> tuple[rv.Network, float, float]:
+def solve(problem: Problem, steps: int, count: int, nested: bool) -> tuple[rv.Network, float, float]:
     """A network that satisfies the equation, how many seconds that took, and how many of them the gradients."""
     torch.manual_seed(0)
     net = rv.Network.dense(problem.inputs, (20, 20, 20), 1, "tanh")
@@ -259,13 +259,13 @@ def solve(problem: Problem, steps: int, nested: bool) -> tuple[rv.Network, float
     start, of_gradients = perf_counter(), 0.0
     with Progress() as progress:
         task = progress.add_task("", total=steps)
-        for loss, seconds in least_squares(residual, net, problem.draw, steps):
+        for loss, seconds in least_squares(residual, net, problem.draw, steps, count):
             of_gradients += seconds
             progress.update(task, advance=1, description=f"mean squared residual {loss:.1e}")
     return net, perf_counter() - start, of_gradients
 
 
-def draw_picture(path: Path, title: str, points: Tensor, exact: Tensor, found: Tensor) -> None:
+def draw_picture(path: Path, title: str, names: str, points: Tensor, exact: Tensor, found: Tensor) -> None:
     """Both solutions and their difference: over the plane, or of points that are no grid, one against the other."""
     if points.ndim == 3:
         figure, axes = plt.subplots(1, 3, figsize=(12, 3.2), layout="constrained", sharey=True)
@@ -274,8 +274,9 @@ def draw_picture(path: Path, title: str, points: Tensor, exact: Tensor, found: T
         panels = dict(exact=(exact, bound), network=(found, bound), difference=(found - exact, far))
         for ax, (name, (values, limit)) in zip(axes, panels.items(), strict=True):
             image = ax.pcolormesh(*points.unbind(-1), values, cmap="RdBu", vmin=-limit, vmax=limit)
-            ax.set_title(name)
+            ax.set(title=name, xlabel=names[0])
             figure.colorbar(image, ax=ax)
+        axes[0].set_ylabel(names[1])
     else:
         figure, ax = plt.subplots(figsize=(4, 3.6), layout="constrained")
         ax.plot(exact, found, ".", markersize=1)
@@ -293,6 +294,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=PROBLEMS)
     parser.add_argument("--steps", type=int, help="of the method; unless you say, as many as the problem wants")
+    parser.add_argument("--points", type=int, default=2000, help="at which the residual is made small in each step")
     parser.add_argument("--nested", action="store_true", help="train with nested torch.func besides")
     parser.add_argument("--out", type=Path, default=Path("runs/pde"), help="the folder for NAME.png and NAME.csv")
     arguments = parser.parse_args()
@@ -303,7 +305,7 @@ def main() -> None:
     points, exact = problem.truth()
     rows = []
     for way in ("jets", "nested torch.func") if arguments.nested else ("jets",):
-        net, seconds, of_gradients = solve(problem, steps, way != "jets")
+        net, seconds, of_gradients = solve(problem, steps, arguments.points, way != "jets")
         with torch.no_grad():
             found = problem.ansatz(net, points)
         error = ((found - exact).norm() / exact.norm()).item()
@@ -311,7 +313,7 @@ def main() -> None:
         print(f"of which the gradients took {of_gradients:.0f} s")
         rows.append((arguments.name, way, steps, f"{error:.2e}", round(seconds, 1), round(of_gradients, 1)))
         if way == "jets":
-            draw_picture(arguments.out / f"{arguments.name}.png", title, points, exact, found)
+            draw_picture(arguments.out / f"{arguments.name}.png", title, problem.names, points, exact, found)
     if arguments.nested:
         print(f"nested torch.func takes {rows[1][-1] / rows[0][-1]:.1f} times as long for them")
     with (arguments.out / f"{arguments.name}.csv").open("w") as file:
