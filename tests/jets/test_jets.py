@@ -65,6 +65,20 @@ def test_arithmetic_and_functions_read_as_they_do_for_tensors():
     assert_derivatives(pointwise_program, points, "t, x, tx, xxx, tttt", "tx")
 
 
+def test_powers_by_tensors_and_lists_along_an_axis_read_as_for_tensors():
+    """Of a negative base, too, and by each way to name the axis."""
+    exponents = torch.tensor([2.0, 3.0], **f64)
+    points = torch.tensor([[-0.7, 0.4], [1.2, -2.0], [0.3, -0.1]], **f64)
+    for f in (
+        lambda p: p**exponents,
+        lambda p: p ** torch.tensor(3),
+        lambda p: (p[:, :1] + 3) ** (exponents / 2),
+        lambda p: torch.cat([p, p * p], axis=1),  # pyright: ignore  # PyTorch takes NumPy's name, too
+        lambda p: torch.stack([p, p * p], dim=1),
+    ):
+        assert_derivatives(f, points, "t, xx, ttx", "tx")
+
+
 def test_a_single_point_reads_as_one_of_many():
     def f(p):
         t, x = p.unbind(-1)

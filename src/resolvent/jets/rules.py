@@ -54,12 +54,11 @@ def linear(function: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
     return _each(lambda c: function(c, *args, **kwargs), x) if isinstance(x, Jet) else function(x, *args, **kwargs)
 
 
-def joint(function: Any, tensors: Any, *args: Any, **kwargs: Any) -> Jet:
+def joint(function: Any, tensors: Any, dim: int = 0, *, axis: int | None = None) -> Jet:
     """Of a list: tensors in it are constant jets."""
-    numbers = common(*tensors)
-    axis = kwargs.pop("dim", args[0] if args else 0)
+    numbers, dim = common(*tensors), dim if axis is None else axis
     ndim = tensors[0].ndim + (function is torch.stack)
-    return Jet(function([_of(x, numbers) for x in tensors], axis if axis < 0 else axis - ndim), numbers)
+    return Jet(function([_of(x, numbers) for x in tensors], dim if dim < 0 else dim - ndim), numbers)
 
 
 def index(function: Any, x: Jet, at: Any) -> Any:
@@ -96,7 +95,9 @@ def divided(function: Any, a: Any, b: Any) -> Jet:
 
 
 def power(function: Any, a: Any, b: Any) -> Jet:
-    if isinstance(a, Jet) and isinstance(b, int | float):
+    if isinstance(a, Jet) and not isinstance(b, Jet):
+        if isinstance(b, Tensor):
+            _, a, b = _aligned(a, b.to(a.dtype))
         return composed(partial(series.power, b), a)
     if isinstance(a, Jet):
         return composed(series.exp, times(function, b, composed(series.log, a)))
@@ -234,7 +235,7 @@ enter(swapped(partial(add, sign=-1)), "rsub __rsub__")
 enter(times, "mul multiply __mul__ __rmul__")
 enter(divided, "div divide true_divide __truediv__")
 enter(swapped(divided), "__rtruediv__")
-enter(power, "pow __pow__ float_power")
+enter(power, "pow __pow__")
 enter(swapped(power), "__rpow__")
 enter(product, "matmul __matmul__ mm bmm mv dot outer")
 enter(swapped(product), "__rmatmul__")

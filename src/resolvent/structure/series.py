@@ -30,12 +30,15 @@ def cos(a: Tensor, order: int) -> list[Tensor]:
     return _circle(a, order, (1, -1, -1, 1), odd=0)
 
 
-def power(p: float | int, a: Tensor, order: int) -> list[Tensor]:
+def power(p: float | int | Tensor, a: Tensor, order: int) -> list[Tensor]:
     """Of a^p; a polynomial's end where it does, also at a = 0."""
     series, binomial = [], 1.0
     for j in range(order + 1):
-        series.append(a ** (p - j) * binomial if binomial else torch.zeros_like(a))
-        binomial *= (p - j) / (j + 1)
+        if isinstance(binomial, Tensor):
+            series.append(torch.where(binomial == 0, 0, a ** (p - j) * binomial))
+        else:
+            series.append(a ** (p - j) * binomial if binomial else torch.zeros_like(a))
+        binomial = binomial * (p - j) / (j + 1)
     return series
 
 
