@@ -311,11 +311,11 @@ def main() -> None:
         error = ((found - exact).norm() / exact.norm()).item()
         print(f"{arguments.name} by {way}: relative L2 error {error:.1e} after {steps} steps in {seconds:.0f} s,")
         print(f"of which the gradients took {of_gradients:.0f} s")
-        rows.append((arguments.name, way, steps, f"{error:.2e}", round(seconds, 1), round(of_gradients, 1)))
+        rows.append((arguments.name, way, steps, f"{error:.2e}", f"{seconds:.2f}", f"{of_gradients:.2f}"))
         if way == "jets":
             draw_picture(arguments.out / f"{arguments.name}.png", title, problem.names, points, exact, found)
     if arguments.nested:
-        print(f"nested torch.func takes {rows[1][-1] / rows[0][-1]:.1f} times as long for them")
+        print(f"nested torch.func takes {float(rows[1][-1]) / float(rows[0][-1]):.1f} times as long for them")
     with (arguments.out / f"{arguments.name}.csv").open("w") as file:
         versions = f"torch {torch.__version__}", f"{torch.get_num_threads()}-thread {platform.machine()}"
         head = (

@@ -3,6 +3,7 @@
 from typing import Any
 
 from . import executors as executors
+from . import space as space
 from .algebra.cofiltration import is_cofiltration as is_cofiltration
 from .algebra.cofiltration import verify as verify
 from .algebra.endofunction import EndofunctionMachine as EndofunctionMachine

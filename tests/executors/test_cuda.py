@@ -7,6 +7,8 @@ import torch
 from cases import ALL_MACHINES, randomize
 from tolerance import assert_equal, assert_near
 
+import resolvent as rv
+
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 every_machine = pytest.mark.parametrize("name", ALL_MACHINES)
 
@@ -49,6 +51,20 @@ def test_autocast(name):
     assert_near(z, machine(x))
     z.float().sum().backward()
     assert machine.weight.grad.dtype == torch.float32
+
+
+@every_machine
+def test_jets_have_the_derivatives_and_gradients_of_the_cpu(name):
+    case = ALL_MACHINES[name]()
+    machine, (x, direction) = randomize(case.machine), case.points(2)
+
+    def derivatives(machine, x, direction):
+        z = machine(rv.jet(x, "a, aa", names="a", directions=[direction]))
+        (gradient,) = torch.autograd.grad((z["a"] + z["aa"].sin()).sum(), machine.weight, retain_graph=True)
+        return [z[""], z["a"], z["aa"], gradient]
+
+    on_gpu = derivatives(copy.deepcopy(machine).cuda(), x.cuda(), direction.cuda())
+    assert_equal([t.cpu() for t in on_gpu], derivatives(machine, x, direction))
 
 
 @pytest.mark.unchecked

@@ -48,16 +48,19 @@ class Derivatives(Numbers):
         return self.programs[text]
 
     @constant
-    def variables(self) -> tuple[tuple[int, int, float], ...]:
-        """(coefficient, variable, what it is there): the variables themselves as numbers, beside their values."""
-        if ("variables",) not in self.programs:
-            self.programs["variables",] = tuple(
-                (k, monomial[0], float(c))
+    def variables(self, count: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]] | None:
+        """(coefficients after the first, variables, what they are there); None if they are the variables in order."""
+        key = "variables", count
+        if key not in self.programs:
+            linear = [
+                (k - 1, monomial[0], float(c))
                 for k, P in enumerate(self.basis)
                 for monomial, c in P.items()
                 if len(monomial) == 1
-            )
-        return self.programs["variables",]
+            ]
+            in_order = linear == [(i, i, 1.0) for i in range(count)]
+            self.programs[key] = None if in_order else tuple(zip(*linear, strict=True)) or ((), (), ())
+        return self.programs[key]
 
     def _text(self, P: Polynomial) -> str:
         def term(monomial: tuple[int, ...], c: Fraction) -> str:
@@ -97,18 +100,19 @@ def _power_of_laplacian(power: int, dimension: int) -> Derivatives:
     return smallest(frozenset([frozenset(P.items())]))
 
 
+MADE = dict(named=_named, power_of_laplacian=_power_of_laplacian)
 COMPILED = SimpleNamespace()
 """What compiled code computes with: it takes no object from a function that it does not trace, but from here."""
 
 
-def _known(make: Callable[..., Derivatives], *arguments: Any) -> Derivatives:
-    return getattr(COMPILED, _compiled(make.__name__, *arguments)) if is_compiling() else make(*arguments)
+def _known(make: str, *arguments: Any) -> Derivatives:
+    return getattr(COMPILED, _compiled(make, *arguments)) if is_compiling() else MADE[make](*arguments)
 
 
 @constant
 def _compiled(make: str, *arguments: Any) -> str:
     name = repr((make, *arguments))
-    setattr(COMPILED, name, {f.__name__: f for f in (_named, _power_of_laplacian)}[make](*arguments))
+    setattr(COMPILED, name, MADE[make](*arguments))
     return name
 
 
@@ -139,7 +143,7 @@ def jet(
     if not isinstance(derivatives, str):
         derivatives = integer("the order of derivatives", derivatives, minimum=1)
     along = None if directions is None else _along(points, directions, names)
-    return _variables(points, _known(_named, derivatives, names), along)
+    return _variables(points, _known("named", derivatives, names), along)
 
 
 def derivatives(
@@ -180,8 +184,8 @@ def biharmonic(f: Callable[[Any], Any], points: Tensor) -> Tensor:
 def _by_power(f: Callable[[Any], Any], points: Tensor, power: int, along: Tensor | None = None) -> Tensor:
     if points.ndim == 0:
         raise ValueError("points have no axis: the last one is that of the variables")
-    count = points.shape[-1] if along is None else len(along)
-    numbers = _known(_power_of_laplacian, power, len(range(count)))  # an int, also where a compiler has a symbol
+    count = len(range(points.shape[-1] if along is None else len(along)))  # as below
+    numbers = _known("power_of_laplacian", power, count)
     return _image(f, _variables(points, numbers, along)).coefficients[-1]  # the operator itself, of all the last
 
 
@@ -193,14 +197,13 @@ def _image(f: Callable[[Any], Any], point: Jet) -> Jet:
 
 
 def _variables(points: Tensor, numbers: Derivatives, along: Tensor | None) -> Jet:
-    variables, count = numbers.variables(), points.shape[-1] if along is None else len(along)
+    count = points.shape[-1] if along is None else len(along)
     matrix = torch.eye(numbers.size - 1, count, dtype=points.dtype, device=points.device)
-    if variables != tuple((i + 1, i, 1.0) for i in range(count)):
-        rows, columns, values = zip(*variables, strict=True) if variables else ((), (), ())
+    variables = numbers.variables(len(range(count)))  # an int, also where a compiler has a symbol
+    if variables is not None:
+        rows, columns, values = variables
         matrix = torch.zeros_like(matrix)
-        matrix[[row - 1 for row in rows], list(columns)] = torch.tensor(
-            values, dtype=points.dtype, device=points.device
-        )
+        matrix[list(rows), list(columns)] = torch.tensor(values, dtype=points.dtype, device=points.device)
     if along is None:
         steps = matrix.expand(*points.shape[:-1], numbers.size - 1, count)
         return Jet(torch.cat([points.unsqueeze(-2), steps], -2).movedim(-2, 0), numbers)

@@ -65,7 +65,7 @@ class RecurrentMachine(StructuredMachine):
         super().__init__(Lagged(partition.total, lags), sizes, activation, **options)
 
     @property
-    def _arguments(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         return dict(lags=self.operator.lags, time_block=self.connections.time_block)
 
     def as_sum(self, time_steps: int, prefix: str = "") -> Sum:  # pyright: ignore  # it needs the steps

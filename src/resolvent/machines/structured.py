@@ -253,7 +253,7 @@ class StructuredMachine(Machine, nn.Module):
             activation=names,
             connections=self._named_connections("all", "sequential") or (matrices if self._lags else matrices[0]),
             bias=self.bias is not None,
-            **self._arguments,
+            **self.arguments,
         )
 
     def save(self, folder: str | os.PathLike) -> None:
@@ -271,7 +271,7 @@ class StructuredMachine(Machine, nn.Module):
         counts = [sum(sum(map(sum, matrix)) for matrix in c.matrices) for c in (self.connections, everything)]
         names = ("all", "sequential", "recurrent") if self._lags else ("all", "sequential")
         connections = self._named_connections(*names) or f"{counts[0]} of {counts[1]}"
-        fields = dict(sizes=self.partition.sizes, activation=self.activation, **self._arguments)
+        fields = dict(sizes=self.partition.sizes, activation=self.activation, **self.arguments)
         fields |= dict(connections=connections, bias=self.bias is not None)
         return ", ".join(f"{name}={value}" for name, value in fields.items())
 
@@ -280,7 +280,7 @@ class StructuredMachine(Machine, nn.Module):
         return len(self.connections.matrices) - 1
 
     @property
-    def _arguments(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         """What a machine of this kind is made with, besides what all machines share."""
         return self.operator.arguments
 

@@ -116,7 +116,7 @@ def sequential_like(machine: StructuredMachine) -> Model:
         most *= 2
     width = min(range(max(1, most // 4), most + 1), key=distance)
     names = [activation.name for activation in machine.activation.blocks]
-    return Model(KINDS[machine.kind][0](sizes(width), names, connections="sequential", **machine._arguments))
+    return Model(KINDS[machine.kind][0](sizes(width), names, connections="sequential", **machine.arguments))
 
 
 def _taps(machine: StructuredMachine) -> int:

@@ -70,7 +70,7 @@ def summary(machine: StructuredMachine) -> dict[str, Any]:
         "sizes": " → ".join(map(str, machine.partition.sizes)),
         "activation": str(machine.activation),
         "connections": machine.specification["connections"],
-        **machine._arguments,
+        **machine.arguments,
         **({} if isinstance(machine, RecurrentMachine) else {"depth": machine.depth}),
         f"arithmetic for a {unit}": f"{arithmetic(machine):,} multiplications and additions",
         "strongest shortcuts, by norm": ", ".join(f"{name} ({norm:.2f})" for name, norm in shortcuts(machine)[:5])
