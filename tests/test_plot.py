@@ -56,3 +56,17 @@ def test_a_structured_machine_is_to_be_expanded_first():
         TypeError, match=r"f must be a layer or a sum, got DenseMachine: a structured machine has .as_sum"
     ):
         plot.network(rv.DenseMachine((1, 1)))
+
+
+def test_connections_show_the_norms_of_what_is_read_and_in_grey_what_could_be(tmp_path):
+    machine = rv.RecurrentMachine((2, 3, 1), lags=1, connections="sequential")
+    figure = plot.connections(machine)
+    for lag, axes in enumerate(figure.axes[:2]):
+        gone, present = (image.get_array() for image in axes.images)
+        norms, read = rv.space.edge_norms(machine)[lag], torch.tensor(machine.connections.matrices[lag])
+        assert torch.equal(torch.as_tensor(~present.mask), read)
+        assert torch.equal(torch.as_tensor(present.filled(0)), norms.detach())
+        possible = torch.ones(3, 3) if lag else torch.ones(3, 3).tril(-1)
+        assert torch.equal(torch.as_tensor(~gone.mask), possible.bool() & ~read)
+    plot.connections(rv.DenseMachine((4,) * 40)).savefig(tmp_path / "forty.png")
+    plot.connections(rv.ConvMachine((1,))).savefig(tmp_path / "one.png")

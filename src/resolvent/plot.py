@@ -1,4 +1,4 @@
-"""Pictures of machines: the network with its shortcuts, depth sequences, and weights. Needs matplotlib.
+"""Pictures of machines: the network with its shortcuts, depth sequences, weights and connections. Needs matplotlib.
 
 >>> import resolvent as rv
 >>> f = rv.Layer(torch.sin, reads="x", writes="y") + rv.Layer(torch.cos, reads="y", writes="z")
@@ -20,6 +20,8 @@ from torch import Tensor
 from .algebra.sum import Layer, Terms
 from .machines.convolutional import ConvMachine
 from .machines.structured import StructuredMachine
+from .space.penalty import edge_norms
+from .structure.connections import connect
 
 Position = tuple[float, float]
 
@@ -90,29 +92,57 @@ def weights(machine: StructuredMachine) -> Figure:
     if isinstance(machine, ConvMachine):
         W = W.flatten(2).norm(dim=2)
     panels = W if W.ndim == 3 else W[None]
-    columns = min(4, len(panels))
-    rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(3.6 * columns + 1.4, 3.6 * rows + 0.4), layout="constrained")
+    figure, lags = _panels(len(panels))
     limit, signed = W.abs().max().item() or 1.0, not isinstance(machine, ConvMachine)
     edges = [block.start - 0.5 for block in machine.partition.blocks[1:]]
     middles = [(block.start + block.stop - 1) / 2 for block in machine.partition.blocks]
     image = None
-    for lag, axes in enumerate(figure.subplots(rows, columns, squeeze=False).flat):
-        if lag >= len(panels):
-            axes.axis("off")
-            continue
+    for axes, panel in zip(lags, panels, strict=True):
         scale = dict(cmap="RdBu_r", vmin=-limit, vmax=limit) if signed else dict(cmap="Blues", vmin=0, vmax=limit)
-        image = axes.imshow(panels[lag].numpy(), interpolation="nearest", **scale)
+        image = axes.imshow(panel.numpy(), interpolation="nearest", **scale)
         for edge in edges:
             axes.axhline(edge, color="0.4", linewidth=0.5)
             axes.axvline(edge, color="0.4", linewidth=0.5)
-        axes.set(xlabel="from block", ylabel="to block", title=f"lag {lag}" if len(panels) > 1 else None)
         axes.set_xticks(middles, range(len(middles)), fontsize=7)
         axes.set_yticks(middles, range(len(middles)), fontsize=7)
     if image is not None:
         label = "weight" if signed else "norm over the kernel"
         figure.colorbar(image, ax=figure.axes, shrink=0.7, label=label)
     return figure
+
+
+def connections(machine: StructuredMachine) -> Figure:
+    """Which block feeds which, by the norm of W between them, a panel for each lag; grey where none does but could."""
+    norms, present = edge_norms(machine).float().cpu(), torch.tensor(machine.connections.matrices)
+    possible = connect("all", machine.partition, len(present) - 1, machine.connections.time_block)
+    gone = torch.tensor(possible.matrices) & ~present
+    figure, lags = _panels(len(norms))
+    limit, blocks = norms.max().item() or 1.0, range(len(machine.partition))
+    image = None
+    for axes, panel, fed, removed in zip(lags, norms, present, gone, strict=True):
+        axes.imshow(
+            removed.float().where(removed, torch.nan).numpy(), interpolation="nearest", cmap="Greys", vmin=0, vmax=8
+        )
+        image = axes.imshow(
+            panel.where(fed, torch.nan).numpy(), interpolation="nearest", cmap="viridis_r", vmin=0, vmax=limit
+        )
+        axes.set_xticks(blocks, blocks, fontsize=7 if len(blocks) <= 20 else 4)
+        axes.set_yticks(blocks, blocks, fontsize=7 if len(blocks) <= 20 else 4)
+    figure.colorbar(image, ax=figure.axes, shrink=0.7, label="norm of W")
+    return figure
+
+
+def _panels(count: int) -> tuple[Figure, list[Axes]]:
+    """A figure with a square for each lag."""
+    columns = min(4, count)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(3.6 * columns + 1.4, 3.6 * rows + 0.4), layout="constrained")
+    panels = [*figure.subplots(rows, columns, squeeze=False).flat]
+    for lag, axes in enumerate(panels):
+        axes.set(xlabel="from block", ylabel="to block", title=f"lag {lag}" if count > 1 else None)
+        if lag >= count:
+            axes.axis("off")
+    return figure, panels[:count]
 
 
 def _check(f: Terms) -> None:

@@ -79,8 +79,8 @@ def inserted(machine: StructuredMachine, at: int, units: int, activation: str | 
     grown = blank(machine, sizes, activations, connections, machine.weight.device)
     kept = torch.tensor([c for c in range(sum(sizes)) if not start <= c < start + units], device=machine.weight.device)
     weight = grown.weight.detach()
-    W, before = (x.movedim(machine.operator.weight_axes, (0, 1)) for x in (weight, machine.weight.detach()))
+    W, there = (x.movedim(machine.operator.weight_axes, (0, 1)) for x in (weight, machine.weight.detach()))
     W[:, start : start + units] = 0
-    W[kept[:, None], kept] = before
+    W[kept[:, None], kept] = there
     bias = None if machine.bias is None else torch.zeros_like(grown.bias).index_copy(0, kept, machine.bias.detach())
     return made(machine, sizes, activations, connections, weight, bias)
