@@ -7,6 +7,7 @@
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from matplotlib import colormaps
@@ -96,15 +97,15 @@ def weights(machine: StructuredMachine) -> Figure:
     limit, signed = W.abs().max().item() or 1.0, not isinstance(machine, ConvMachine)
     edges = [block.start - 0.5 for block in machine.partition.blocks[1:]]
     middles = [(block.start + block.stop - 1) / 2 for block in machine.partition.blocks]
-    image = None
+    names, image = [*map(str, range(len(middles)))], None
     for axes, panel in zip(lags, panels, strict=True):
-        scale = dict(cmap="RdBu_r", vmin=-limit, vmax=limit) if signed else dict(cmap="Blues", vmin=0, vmax=limit)
-        image = axes.imshow(panel.numpy(), interpolation="nearest", **scale)
+        low, colors = (-limit, "RdBu_r") if signed else (0, "Blues")
+        image = axes.imshow(panel.numpy(), interpolation="nearest", cmap=colors, vmin=low, vmax=limit)
         for edge in edges:
             axes.axhline(edge, color="0.4", linewidth=0.5)
             axes.axvline(edge, color="0.4", linewidth=0.5)
-        axes.set_xticks(middles, range(len(middles)), fontsize=7)
-        axes.set_yticks(middles, range(len(middles)), fontsize=7)
+        axes.set_xticks(middles, names, fontsize=7)
+        axes.set_yticks(middles, names, fontsize=7)
     if image is not None:
         label = "weight" if signed else "norm over the kernel"
         figure.colorbar(image, ax=figure.axes, shrink=0.7, label=label)
@@ -118,7 +119,8 @@ def connections(machine: StructuredMachine) -> Figure:
     gone = torch.tensor(possible.matrices) & ~present
     figure, lags = _panels(len(norms))
     limit, blocks = norms.max().item() or 1.0, range(len(machine.partition))
-    image = None
+    image: Any = None
+    names, size = [*map(str, blocks)], 7 if len(blocks) <= 20 else 4
     for axes, panel, fed, removed in zip(lags, norms, present, gone, strict=True):
         axes.imshow(
             removed.float().where(removed, torch.nan).numpy(), interpolation="nearest", cmap="Greys", vmin=0, vmax=8
@@ -126,8 +128,8 @@ def connections(machine: StructuredMachine) -> Figure:
         image = axes.imshow(
             panel.where(fed, torch.nan).numpy(), interpolation="nearest", cmap="viridis_r", vmin=0, vmax=limit
         )
-        axes.set_xticks(blocks, blocks, fontsize=7 if len(blocks) <= 20 else 4)
-        axes.set_yticks(blocks, blocks, fontsize=7 if len(blocks) <= 20 else 4)
+        axes.set_xticks(blocks, names, fontsize=size)
+        axes.set_yticks(blocks, names, fontsize=size)
     figure.colorbar(image, ax=figure.axes, shrink=0.7, label="norm of W")
     return figure
 

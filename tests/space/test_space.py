@@ -1,6 +1,7 @@
 """Laws of the space of machines: what is pruned, grown or simplified is the function that it should be, exactly."""
 
 import re
+from itertools import product
 from typing import Any
 
 import pytest
@@ -208,20 +209,15 @@ def test_shrinking_satisfies_the_conditions_of_the_optimum(by, case: Case, seed,
     assert_equal(after.where(~mask, 0), before.where(~mask, 0))
     out, into = machine.operator.weight_axes
     blocks_of = machine.partition.blocks
-    groups = [
-        (i,) if by != "edges" else (lag, i, j)
-        for lag in range(lags)
-        for i in range(shape[0] if by != "edges" else blocks)
-        for j in range(blocks if by == "edges" else 1)
-    ]
-    for group in dict.fromkeys(groups):
+    groups = [*product(*map(range, shape))]
+    for group in groups:
         part = torch.zeros_like(mask)
         view = part.movedim((out, into), (0, 1))
         if by == "units":
             view[:, group[0]] = True
         elif by == "edges":
             chosen = part[group[0]] if out else part
-            chosen.movedim((0, 1), (0, 1))[blocks_of[group[1]], blocks_of[group[2]]] = True
+            chosen[blocks_of[group[1]], blocks_of[group[2]]] = True
         else:
             (part[group[0]] if out else part)[...] = True
         part &= mask
@@ -286,7 +282,7 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
         "at=3 must be between the input and the output, from 1 to 2: sizes=(2, 3, 1)",
     ),
     "another way to group": (
-        lambda m: space.shrink_(m, 0.1, "rows"),
+        lambda m: space.shrink_(m, 0.1, "rows"),  # pyright: ignore
         ValueError,
         "by='rows' is unknown: use 'edges', 'units' or 'lags'",
     ),
