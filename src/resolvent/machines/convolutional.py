@@ -3,7 +3,7 @@ from typing import Any, Literal
 
 import torch
 
-from ..structure.activation import Pointwise
+from ..structure.activation import ActivationLike
 from ..structure.connections import ConnectionsLike
 from ..structure.convolution import Convolution
 from ..structure.partition import Partition, integer, integers
@@ -26,7 +26,7 @@ class ConvMachine(StructuredMachine):
     def __init__(
         self,
         sizes: Sequence[int],
-        activation: str | Pointwise | Sequence[str | Pointwise] = "tanh",
+        activation: ActivationLike | Sequence[ActivationLike] = "tanh",
         *,
         kernel_size: int | Sequence[int] = 3,
         padding: Literal["same", "causal"] | Sequence[int] | Sequence[Sequence[int]] = "same",

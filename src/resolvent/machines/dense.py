@@ -3,7 +3,7 @@ from typing import Any
 
 import torch
 
-from ..structure.activation import Pointwise
+from ..structure.activation import ActivationLike
 from ..structure.connections import ConnectionsLike
 from ..structure.dense import Dense
 from ..structure.partition import Partition
@@ -27,7 +27,7 @@ class DenseMachine(StructuredMachine):
     def __init__(
         self,
         sizes: Sequence[int],
-        activation: str | Pointwise | Sequence[str | Pointwise] = "tanh",
+        activation: ActivationLike | Sequence[ActivationLike] = "tanh",
         *,
         bias: bool = True,
         connections: ConnectionsLike = "all",

@@ -5,15 +5,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..structure.activation import Pointwise
+from ..structure.activation import ActivationLike
 from ..structure.jet import Jet
 from ..structure.partition import integers
 from .convolutional import ConvMachine
 from .dense import DenseMachine
 from .recurrent import RecurrentMachine
 from .structured import StructuredMachine
-
-ActivationLike = str | Pointwise | Sequence[str | Pointwise]
 
 
 class Network(nn.Module):
@@ -48,7 +46,7 @@ class Network(nn.Module):
         inputs: int,
         hidden: Sequence[int],
         outputs: int,
-        activation: ActivationLike = "tanh",
+        activation: ActivationLike | Sequence[ActivationLike] = "tanh",
         **options: Any,
     ) -> "Network":
         """A perceptron in which each layer sees all before it."""
@@ -61,7 +59,7 @@ class Network(nn.Module):
         inputs: int,
         hidden: Sequence[int],
         outputs: int,
-        activation: ActivationLike = "relu",
+        activation: ActivationLike | Sequence[ActivationLike] = "relu",
         **options: Any,
     ) -> "Network":
         """A convolutional network in which each layer sees all before it; `kernel_size` has one entry for each axis."""
@@ -74,7 +72,7 @@ class Network(nn.Module):
         inputs: int,
         hidden: Sequence[int],
         outputs: int,
-        activation: ActivationLike = "tanh",
+        activation: ActivationLike | Sequence[ActivationLike] = "tanh",
         *,
         connections: Any = "recurrent",
         **options: Any,
@@ -86,7 +84,7 @@ class Network(nn.Module):
         return cls(RecurrentMachine((inputs, *hidden, outputs), sigma, connections=connections, **options))
 
 
-def _between(activation: Any, hidden: Sequence[int]) -> list[str | Pointwise]:
+def _between(activation: Any, hidden: Sequence[int]) -> list[ActivationLike]:
     """The activation of each hidden block, which may be given one by one, between identities."""
     none = isinstance(hidden, tuple | list) and not hidden
     hidden = () if none else integers("hidden", hidden)

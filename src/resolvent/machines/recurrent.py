@@ -8,7 +8,7 @@ from torch import Tensor
 from .. import pytorch
 from ..algebra.sum import Sum
 from ..machine import Point, Projection
-from ..structure.activation import Pointwise
+from ..structure.activation import ActivationLike
 from ..structure.connections import ConnectionsLike, connect
 from ..structure.jet import Jet, common, lifted, lowered
 from ..structure.lagged import Lagged
@@ -49,7 +49,7 @@ class RecurrentMachine(StructuredMachine):
     def __init__(
         self,
         sizes: Sequence[int],
-        activation: str | Pointwise | Sequence[str | Pointwise] = "tanh",
+        activation: ActivationLike | Sequence[ActivationLike] = "tanh",
         *,
         lags: int = 1,
         time_block: int = 1,

@@ -11,7 +11,7 @@ from .. import pytorch
 from ..algebra.sum import Sum
 from ..files.folder import write
 from ..machine import Machine, Point, Projection
-from ..structure.activation import ACTIVATIONS, Pointwise
+from ..structure.activation import ACTIVATIONS, ActivationLike
 from ..structure.activations import Activations, activations_of
 from ..structure.connections import Connections, ConnectionsLike, connect
 from ..structure.jet import Jet
@@ -43,7 +43,7 @@ class StructuredMachine(Machine, nn.Module):
         self,
         operator: Operator,
         sizes: Sequence[int],
-        activation: str | Pointwise | Sequence[str | Pointwise] = "tanh",
+        activation: ActivationLike | Sequence[ActivationLike] = "tanh",
         *,
         bias: bool = True,
         connections: ConnectionsLike | Connections = "all",

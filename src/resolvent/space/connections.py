@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..machines.structured import StructuredMachine
-from ..structure.activation import Pointwise, as_activation
+from ..structure.activation import ActivationLike, as_activation
 from ..structure.connections import ConnectionsLike, connect
 from ..structure.partition import Partition, integer
 from .made import blank, edges, made, read
@@ -59,7 +59,7 @@ def ordered(
     return made(machine, sizes, [machine.activation.blocks[i] for i in blocks], connections, weight, bias)
 
 
-def inserted(machine: StructuredMachine, at: int, units: int, activation: str | Pointwise = "tanh") -> Any:
+def inserted(machine: StructuredMachine, at: int, units: int, activation: ActivationLike = "tanh") -> Any:
     """The same function with a block of `units` more before block `at`, which is fed by all and feeds nothing yet.
 
     What it reads with is drawn as in a new machine; what others read it with is zero, and trains.

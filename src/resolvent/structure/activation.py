@@ -40,6 +40,9 @@ class Activation:
         return self.function(torch.special.ndtri(quantiles)).square().mean().item()
 
 
+ActivationLike = str | Pointwise | nn.Module | Activation
+
+
 def _sigmoid_slope(y: Tensor) -> Tensor:
     s = torch.sigmoid(y)
     return s * (1 - s)
@@ -121,7 +124,7 @@ def out_of_place(module: nn.Module) -> nn.Module:
     return module
 
 
-def as_activation(activation: str | Pointwise | nn.Module | Activation) -> Activation:
+def as_activation(activation: ActivationLike) -> Activation:
     """The activation of that name, or a checked custom one with the slope of its derivative."""
     if isinstance(activation, Activation):
         return activation

@@ -6,16 +6,15 @@ from itertools import groupby
 from typing import Any
 
 import torch
-from torch import nn
 
-from .activation import ACTIVATIONS, Activation, Pointwise, as_activation
+from .activation import ACTIVATIONS, Activation, ActivationLike, as_activation
 from .jet import Jet, lifted, lowered
 from .numbers import REALS, Numbers
 from .partition import Partition
 
 
 def activations_of(
-    activation: str | Pointwise | nn.Module | Sequence[str | Pointwise | nn.Module],
+    activation: ActivationLike | Sequence[ActivationLike],
     partition: Partition,
     channel_axis: int,
     event_ndim: int,
