@@ -311,7 +311,7 @@ def main() -> None:
         error = ((found - exact).norm() / exact.norm()).item()
         print(f"{arguments.name} by {way}: relative L2 error {error:.1e} after {steps} steps in {seconds:.0f} s,")
         print(f"of which the gradients took {of_gradients:.0f} s")
-        rows.append((arguments.name, way, steps, f"{error:.2e}", f"{seconds:.2f}", f"{of_gradients:.2f}"))
+        rows.append((arguments.name, way, steps, f"{error:.2e}", f"{seconds:.4g}", f"{of_gradients:.4g}"))
         if way == "jets":
             draw_picture(arguments.out / f"{arguments.name}.png", title, problem.names, points, exact, found)
     if arguments.nested:
