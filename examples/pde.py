@@ -11,7 +11,6 @@ elsewhere. With --nested, the same steps are taken with the derivatives of neste
 import argparse
 import csv
 import platform
-import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -28,6 +27,7 @@ from torch.func import functional_call, grad, jacfwd, jacrev, vmap
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import resolvent as rv
+from resolvent.jets.language import operator
 
 
 class Problem(NamedTuple):
@@ -188,17 +188,15 @@ class Nested:
         self.u, self.point, self.names, self.known = [u], point, names, {}
 
     def __getitem__(self, text: str) -> Any:
-        return sum(
-            int(number or 1) * self.of(word) for number, word in re.findall(r"(\d*) ?([a-z]+)", text) or [("", "")]
-        )
+        return sum(float(c) * self.of(monomial) for monomial, c in operator(text, self.names).items())
 
-    def of(self, letters: str) -> Tensor:
-        order = len(letters)
+    def of(self, monomial: tuple[int, ...]) -> Tensor:
+        order = len(monomial)
         while len(self.u) <= order:  # forward mode once, where it is cheaper
             self.u.append((jacfwd if len(self.u) == 2 else jacrev)(self.u[-1]))
         if order not in self.known:
             self.known[order] = self.u[order](self.point)
-        return self.known[order][tuple(map(self.names.index, letters))]
+        return self.known[order][monomial]
 
 
 def least_squares(

@@ -83,6 +83,29 @@ BAD = {
         ValueError,
         "the direction 'a' has shape (7,), the points have (3, 2)",
     ),
+    "a direction too many": (
+        lambda: jet("aa", names="a", directions=dict(a=x, b=x)),
+        ValueError,
+        "directions are named a, b, needed is one for each of names='a'",
+    ),
+    "nothing but the value": (
+        lambda: jet("1"),
+        ValueError,
+        "'1' asks for no derivative: the value is f(points)",
+    ),
+    "an axis that is not there": (lambda: torch.cat([jet(), jet()], 2), IndexError, "dim 2 is none of the 2 axes"),
+    "a stack along the numbers": (
+        lambda: torch.stack([jet(), jet()], -4),
+        IndexError,
+        "dim -4 is none of the 3 axes",
+    ),
+    "parts along no axis": (lambda: jet().split(1, dim=5), IndexError, "dim 5 is none of the 2 axes"),
+    "a jet of integers": (lambda: jet().to(torch.int64), TypeError, "a jet has no derivatives of torch.int64"),
+    "vmap over a jet": (
+        lambda: torch.vmap(net)(jet()),
+        TypeError,
+        "vmap would map the numbers of a jet: map over points, and make the jet inside",
+    ),
     "a jet of other numbers": (
         lambda: jet() + jet("x"),
         ValueError,
@@ -134,3 +157,17 @@ def test_arrays_and_comparisons_are_those_of_tensors():
     assert (p == x).all()
     assert (p != 2 * p).all()
     assert torch.equal(abs(-p)[""], x)
+
+
+def test_a_tensor_times_a_jet_is_refused_by_its_operator_in_compiled_code_and_right_by_its_function():
+    """Which the compiler shows both ways round as the same call."""
+    W = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+
+    def function(x):
+        return torch.matmul(rv.jet(x, "t", names="tx"), W)["t"]
+
+    compiled = torch.compile(function, fullgraph=True, backend="eager")
+    assert torch.equal(compiled(x), function(x))
+    with pytest.raises(Exception, match=r"torch\.matmul\(a, b\) in compiled code"):
+        torch.compile(lambda x: (rv.jet(x, "t", names="tx") @ W)["t"], fullgraph=True, backend="eager")(x)
+    torch.compiler.reset()

@@ -1,8 +1,10 @@
 """Derivatives by jets are those of nested differentiation, through everything that takes a jet."""
 
+import copy
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -88,6 +90,68 @@ def test_a_single_point_reads_as_one_of_many():
     together = rv.derivatives(f, points, "1, tx, xx", names="tx")
     alone = [rv.derivatives(f, point, "1, tx, xx", names="tx") for point in points]
     assert_equal(together, [torch.stack(column) for column in zip(*alone, strict=True)])
+
+
+def rows(*entries: Any) -> Tensor:
+    return torch.tensor(entries, **f64)
+
+
+FUNCTIONS: dict[str, Any] = {
+    "padded with three": lambda p: F.pad(p * p, (1, 2), value=3.0),
+    "padded around": lambda p: F.pad((p * p)[:, None], (1, 1), mode="circular"),
+    "a layer that pads": lambda p: nn.ConstantPad1d(1, 2.5)(p * p),
+    "differences": lambda p: (p**3).diff(dim=0),
+    "a condition of more axes": lambda p: torch.where(torch.eye(3, 2) > 0, (p * p)[0], 1.0),
+    "a condition and a number": lambda p: torch.where(p > 0.5, p * p, 2.0),
+    "two lists": lambda p: (p * p)[(0, 2), (1, 0)],
+    "lists around a slice": lambda p: (p[:, None] * rows([1.0, 2.0], [3.0, 4.0]))[(0, 1), :, (1, 0)],
+    "an array and a slice": lambda p: (p * p)[np.array([2, 0]), 1:],
+    "divided by an integer tensor": lambda p: p * p / torch.tensor(3),
+    "divided by zero": lambda p: p / 0,
+    "times a number of lower precision": lambda p: p * torch.tensor(2.0),
+    "on either side": lambda p: rows([1.0, 2.0, 3.0]) @ (p * p) @ rows([1.0], [2.0]),
+    "powers of zero and of others": lambda p: torch.tensor([0.0, 2.0], **f64) ** p,
+    "no points": lambda p: p[:0] * (p * p)[:0, :1] + torch.ones(2, 0, 2),
+    "in place": lambda p: F.relu(q := p - 0.5, inplace=True) + q,
+    "with an argument": lambda p: F.leaky_relu(p - 0.5, 0.2) + F.softplus(p, beta=2) + F.elu(p - 0.5, alpha=2.0),
+    "between bounds": lambda p: (p * p).clamp(0.1, 0.6) + p.clamp(max=0.5),
+    "averages": lambda p: F.avg_pool1d((p * p)[:, None], 2, 1, 1),
+    "sums and triangles": lambda p: (p * p).cumsum(0).tril() + (p * p).roll(1, 0) + p.flip(0) ** 2,
+    "gathered": lambda p: (p * p).gather(1, torch.tensor([[0], [1], [0]])) + (p * p).index_select(1, torch.tensor([1])),
+    "repeated": lambda p: torch.cat([(p * p).repeat(2, 1), (p * p).tile(2, 1), (p * p).expand(1, 3, 2)[0]]),
+    "in parts": lambda p: torch.cat(
+        [*(p * p).chunk(2, 1), *torch.split(p**3, 1, dim=1), *p.unbind(1)[0].unsqueeze(0)[:, :, None]], 1
+    ),
+    "products": lambda p: (p @ (p * p).t()) @ p + torch.outer(p[:, 0], p[:2, 1]) @ p[:2],
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_with_a_rule_reads_as_for_tensors(name):
+    """Against forward mode nested in forward mode, in shape, precision and value."""
+    points = rows([0.1, 0.9], [0.8, 0.3], [0.6, 0.2])
+    jets = FUNCTIONS[name](rv.jet(points, "t, xx, tx", names="tx"))
+    for letters in ("", "t", "xx", "tx"):
+
+        def derivative(f, direction):
+            return lambda p: torch.func.jvp(f, (p,), (direction,))[1]
+
+        expected = FUNCTIONS[name]
+        for direction in along(points, letters, "tx"):
+            expected = derivative(expected, direction)
+        expected = expected(points)
+        assert jets[letters].dtype == expected.dtype
+        assert_equal(torch.nan_to_num(jets[letters]), torch.nan_to_num(expected))
+
+
+def test_jets_of_lower_precision_are_multiplied_and_copied():
+    p = rv.jet(torch.rand(3, 2), "xx", names="tx")
+    assert (p * p.double())["xx"].dtype == torch.float64
+    assert (torch.tensor(2.0, **f64) * p).dtype == torch.float32
+    z = rv.Network.dense(2, (3,), 1)(p)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert (rv.Network.dense(2, (3,), 1)(p) * p).dtype == torch.float32
+    assert torch.equal(copy.deepcopy(z.detach())["xx"], z["xx"])
 
 
 POINTWISE = [

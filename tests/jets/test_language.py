@@ -37,6 +37,8 @@ def test_commas_are_between_derivatives():
         ("t,, x", 2, "a derivative is missing here"),
         ("t,", 2, "a derivative is missing here"),
         ("x ^ 2", 2, "a \\+ or - is needed here"),
+        ("2*", 1, "a \\+ or - is needed here"),
+        ("*x", 0, "a derivative in the names t, x is needed here"),
         ("t, x - x", 2, "this derivative is zero"),
         ("1/0 x", 1, "a \\+ or - is needed here"),
     ],

@@ -143,7 +143,10 @@ def jet(
     if not isinstance(derivatives, str):
         derivatives = integer("the order of derivatives", derivatives, minimum=1)
     along = None if directions is None else _along(points, directions, names)
-    return _variables(points, _known("named", derivatives, names), along)
+    numbers = _known("named", derivatives, names)
+    if numbers.real:
+        raise ValueError(f"{derivatives!r} asks for no derivative: the value is f(points)")
+    return _variables(points, numbers, along)
 
 
 def derivatives(
@@ -213,7 +216,9 @@ def _variables(points: Tensor, numbers: Derivatives, along: Tensor | None) -> Je
 def _along(points: Tensor, directions: Any, names: str) -> Tensor:
     """One direction for each name, in their order."""
     if isinstance(directions, Mapping):
-        directions = [directions[name] for name in names if name in directions]
+        if set(directions) != set(names):
+            raise ValueError(f"directions are named {', '.join(directions)}, needed is one for each of names={names!r}")
+        directions = [directions[name] for name in names]
     if not isinstance(directions, Tensor | list | tuple) or len(directions) != len(names):
         came = len(directions) if isinstance(directions, Sequence | Tensor) else type(directions).__name__
         raise ValueError(f"directions must be {len(names)} tensors, one for each of names={names!r}, got {came}")

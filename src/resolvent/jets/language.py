@@ -5,7 +5,9 @@ from fractions import Fraction
 
 from .algebra import Monomial
 
-MONOMIAL = re.compile(r"\s*(?P<sign>[+-])?\s*(?P<number>\d+(?:\.\d+|/0*[1-9]\d*)?)?\s*\*?\s*(?P<letters>[^\W\d_]*)\s*")
+MONOMIAL = re.compile(
+    r"\s*(?P<sign>[+-])?\s*(?:(?P<number>\d+(?:\.\d+|/0*[1-9]\d*)?)\s*(?:\*\s*(?=[^\W\d_]))?)?(?P<letters>[^\W\d_]*)\s*"
+)
 
 
 class Slip(ValueError):
@@ -30,7 +32,7 @@ def operator(text: str, names: str, start: int = 0, whole: str | None = None) ->
         match = MONOMIAL.match(text, at)
         assert match is not None  # all of it is optional
         if at and not match["sign"]:
-            raise Slip(whole, start + match.end("sign") if match["sign"] else start + at, "a + or - is needed here")
+            raise Slip(whole, start + at, "a + or - is needed here")
         if not match["letters"] and not match["number"]:
             place = start + min(match.end(), len(text))
             raise Slip(whole, place, f"a derivative in the names {', '.join(names)} is needed here")

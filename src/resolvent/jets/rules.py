@@ -6,12 +6,14 @@ series at the value. Each rule is called as (function, *args, **kwargs), and ent
 
 from collections.abc import Callable
 from functools import partial
+from math import prod
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..pytorch import is_compiling
 from ..structure import series
 from ..structure.activation import ACTIVATIONS
 from ..structure.jet import RULES, Jet, common
@@ -23,7 +25,9 @@ def pointwise(known: Series) -> Callable[..., Jet]:
     """Of one whose series is known, for its default arguments."""
 
     def rule(function: Any, x: Jet, *args: Any, inplace: bool = False, **kwargs: Any) -> Jet:
-        return composed(known, x) if not (args or kwargs) else any_pointwise(function, x, *args, **kwargs)
+        if args or kwargs:
+            return any_pointwise(function, x, *args, inplace=inplace, **kwargs)
+        return _placed(composed(known, x), x, inplace)
 
     return rule
 
@@ -34,7 +38,16 @@ def any_pointwise(function: Any, x: Jet, *args: Any, inplace: bool = False, **kw
     def plain(a: Tensor) -> Tensor:
         return function(a, *args, **kwargs)
 
-    return composed(of_slope(plain, slope_of(plain)), x)
+    if any(arg is True for arg in args):
+        raise TypeError(f"{function.__name__} of a jet takes inplace by its name")
+    return _placed(composed(of_slope(plain, slope_of(plain)), x), x, inplace)
+
+
+def _placed(image: Jet, x: Jet, inplace: bool) -> Jet:
+    """The image or, in place, x with its coefficients."""
+    if inplace:
+        x.coefficients, image = image.coefficients, x
+    return image
 
 
 def composed(known: Series, x: Jet) -> Jet:
@@ -54,16 +67,26 @@ def linear(function: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
     return _each(lambda c: function(c, *args, **kwargs), x) if isinstance(x, Jet) else function(x, *args, **kwargs)
 
 
+def pad(function: Any, x: Jet, pad: Any, mode: str = "constant", value: float | None = None) -> Jet:
+    """What is padded with is the value's alone."""
+    image = _each(lambda c: function(c, pad, mode), x)
+    return image + function(torch.zeros_like(x.value), pad, mode, value) if value else image
+
+
+def diff(function: Any, x: Jet, n: int = 1, dim: int = -1) -> Jet:
+    return _each(lambda c: function(c, n, dim), x)
+
+
 def joint(function: Any, tensors: Any, dim: int = 0, *, axis: int | None = None) -> Jet:
     """Of a list: tensors in it are constant jets."""
-    numbers, dim = common(*tensors), dim if axis is None else axis
-    ndim = tensors[0].ndim + (function is torch.stack)
-    return Jet(function([_of(x, numbers) for x in tensors], dim if dim < 0 else dim - ndim), numbers)
+    numbers, ndim = common(*tensors), tensors[0].ndim + (function is torch.stack)
+    dim = _axis(dim if axis is None else axis, ndim) - ndim
+    return Jet(function([_of(x, numbers) for x in tensors], dim), numbers)
 
 
 def index(function: Any, x: Jet, at: Any) -> Any:
     at = at if type(at) is tuple else (at,)
-    if sum(isinstance(i, Tensor | list) for i in at) > 1:  # which may move the axes
+    if sum(not (isinstance(i, slice | int) or i is None or i is ...) for i in at) > 1:  # which may move the axes
         return _each(lambda c: c[at], x)
     return Jet(x.coefficients[(slice(None), *at)], x.numbers)
 
@@ -91,7 +114,10 @@ def times(function: Any, a: Any, b: Any) -> Jet:
 
 
 def divided(function: Any, a: Any, b: Any) -> Jet:
-    return times(function, a, composed(series.reciprocal, b) if isinstance(b, Jet) else 1 / b)
+    if isinstance(b, Jet):
+        return times(function, a, composed(series.reciprocal, b))
+    numbers, a, b = _aligned(a, b)
+    return Jet(a.coefficients / b, numbers)
 
 
 def power(function: Any, a: Any, b: Any) -> Jet:
@@ -101,7 +127,8 @@ def power(function: Any, a: Any, b: Any) -> Jet:
         return composed(partial(series.power, b), a)
     if isinstance(a, Jet):
         return composed(series.exp, times(function, b, composed(series.log, a)))
-    return composed(series.exp, times(function, b, torch.as_tensor(a, dtype=b.dtype, device=b.device).log()))
+    _, a, b = _aligned(a, b)
+    return composed(partial(series.exponential, a), b)
 
 
 def swapped(rule: Callable[..., Any]) -> Callable[..., Any]:
@@ -111,6 +138,8 @@ def swapped(rule: Callable[..., Any]) -> Callable[..., Any]:
 def product(function: Any, *args: Any, **kwargs: Any) -> Any:
     """Of a function that is linear in each of its first two arguments."""
     a, b, *rest = args
+    if is_compiling() and function is torch.Tensor.matmul and not isinstance(a, Jet):
+        raise TypeError("a tensor @ a jet, or the other way round, is torch.matmul(a, b) in compiled code")
     if not isinstance(b, Jet):
         return _each(lambda a: function(a, b, *rest, **kwargs), a)
     if not isinstance(a, Jet):
@@ -130,8 +159,9 @@ def layer(function: Any, x: Any, weight: Any, bias: Any = None, *args: Any, **kw
         raise TypeError(f"{function.__name__} takes a jet for its input alone")
     event_ndim = weight.ndim - 1
     rows, numbers = x.coefficients.movedim(0, -1 - event_ndim), x.numbers
-    image = function(rows.reshape(-1, *rows.shape[rows.ndim - event_ndim :]), weight, None, *args, **kwargs)
-    image = image.reshape(*rows.shape[: rows.ndim - event_ndim], *image.shape[1:])
+    batch, event = rows.shape[: rows.ndim - event_ndim], rows.shape[rows.ndim - event_ndim :]
+    image = function(rows.reshape(prod(batch), *event), weight, None, *args, **kwargs)
+    image = image.reshape(*batch, *image.shape[1:])
     if bias is not None:
         image = image + numbers.embedded(bias.reshape(-1, *(1,) * (event_ndim - 1)), -1 - event_ndim)
     return Jet(image.movedim(-1 - event_ndim, 0), numbers)
@@ -145,7 +175,7 @@ def bilinear(function: Any, a: Any, b: Any, weight: Any, bias: Any = None) -> Je
 def where(function: Any, *args: Any) -> Jet:
     """Of a condition that is a tensor, which stands first or, as a method, second."""
     condition, a, b = args if function is torch.where else (args[1], args[0], args[2])
-    numbers, a, b = _aligned(a, b)
+    numbers, a, b = _aligned(a, b, condition.ndim)
     return Jet(torch.where(condition, _of(a, numbers), _of(b, numbers)), numbers)
 
 
@@ -160,12 +190,21 @@ def of_value(function: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _each(function: Callable[[Tensor], Any], x: Jet) -> Any:
     """The function of each coefficient."""
-    return _jets(torch.func.vmap(function)(x.coefficients), x.numbers)
+    image = torch.func.vmap(function)(x.coefficients)
+    if isinstance(image, Tensor) and not image.is_floating_point():
+        raise TypeError(f"a jet has no derivatives of {image.dtype}")
+    return _jets(image, x.numbers)
+
+
+def _axis(dim: int, ndim: int) -> int:
+    if not -ndim <= dim < ndim:
+        raise IndexError(f"dim {dim} is none of the {ndim} axes")
+    return dim % ndim
 
 
 def _in_memory(function: Callable[[Tensor, int], Any], x: Jet, dim: int) -> Any:
     """The function of a part along an axis, with the numbers where they lie, so that cotangents come to lie so, too."""
-    c, axis = x.coefficients, dim % x.ndim
+    c, axis = x.coefficients, _axis(dim, x.ndim)
     place = sum(stride > c.stride(0) for stride in c.stride()[1:])
     parts = function(c.movedim(0, place), axis + (axis >= place))
     return _jets(parts, x.numbers, place)
@@ -183,20 +222,21 @@ def _of(x: Any, numbers: Any) -> Tensor:
     return x.coefficients if isinstance(x, Jet) else numbers.embedded(x, -1 - x.ndim)
 
 
-def _aligned(a: Any, b: Any) -> tuple[Numbers, Any, Any]:
-    """Two factors or terms, with as many axes as each other, so that they broadcast."""
+def _aligned(a: Any, b: Any, ndim: int = 0) -> tuple[Numbers, Any, Any]:
+    """Two factors or terms, with as many axes as each other, or more, so that they broadcast."""
     numbers = common(a, b)
     like = a if isinstance(a, Jet) else b
     a, b = (
         x if isinstance(x, Jet | Tensor) else torch.as_tensor(x, dtype=like.dtype, device=like.device) for x in (a, b)
     )
-    ndim = max(a.ndim, b.ndim)
+    ndim = max(a.ndim, b.ndim, ndim)
 
     def fill(x: Any) -> Any:
         missing = (1,) * (ndim - x.ndim)
         if not isinstance(x, Jet):
+            x = x if x.ndim else x.to(like.dtype)  # as a number, which does not promote
             return x.reshape((*missing, *x.shape))
-        return Jet(x.coefficients.reshape(-1, *missing, *x.shape), numbers) if missing else x
+        return Jet(x.coefficients.reshape(numbers.size, *missing, *x.shape), numbers) if missing else x
 
     return numbers, fill(a), fill(b)
 
@@ -221,10 +261,12 @@ def enter(rule: Callable[..., Any], names: str) -> None:
 enter(
     linear,
     "reshape view flatten unflatten permute transpose t swapaxes movedim squeeze unsqueeze sum mean select "
-    "chunk index_select gather take_along_dim unbind tensor_split flip roll expand expand_as broadcast_to repeat pad "
-    "tile repeat_interleave type_as view_as reshape_as contiguous clone cumsum diff diagonal tril triu trace to double "
+    "chunk index_select gather take_along_dim unbind tensor_split flip roll expand expand_as broadcast_to repeat "
+    "tile repeat_interleave type_as view_as reshape_as contiguous clone cumsum diagonal tril triu trace to double "
     "float half bfloat16 neg __neg__ negative zeros_like avg_pool1d avg_pool2d avg_pool3d",
 )
+enter(pad, "pad")
+enter(diff, "diff")
 enter(joint, "cat concat concatenate stack")
 enter(index, "__getitem__")
 enter(split, "split split_with_sizes")
@@ -238,7 +280,7 @@ enter(swapped(divided), "__rtruediv__")
 enter(power, "pow __pow__")
 enter(swapped(power), "__rpow__")
 enter(product, "matmul __matmul__ mm bmm mv dot outer")
-enter(swapped(product), "__rmatmul__")
+enter(lambda function, a, b: product(torch.matmul, b, a), "__rmatmul__")
 enter(layer, "linear conv1d conv2d conv3d")
 enter(bilinear, "bilinear")
 enter(dropout, "dropout")

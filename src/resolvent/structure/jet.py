@@ -57,6 +57,7 @@ class Jet:
         return True
 
     def detach(self) -> "Jet":
+        """What autograd takes for a constant, whose derivatives by the input stay; without them it is `jet.value`."""
         return Jet(self.coefficients.detach(), self.numbers)
 
     def __getitem__(self, index: Any) -> Any:
@@ -87,7 +88,14 @@ class Jet:
         return RULES.get(function, refuse)(function, *args, **kwargs or {})
 
 
-as_tree(Jet, lambda x: ([x.coefficients], x.numbers), lambda children, numbers: Jet(next(iter(children)), numbers))
+def _from_tree(children: Any, of: tuple[Numbers, int]) -> Jet:
+    (coefficients,), (numbers, ndim) = children, of
+    if isinstance(coefficients, Tensor) and coefficients.ndim != ndim:
+        raise TypeError("vmap would map the numbers of a jet: map over points, and make the jet inside")
+    return Jet(coefficients, numbers)
+
+
+as_tree(Jet, lambda x: ([x.coefficients], (x.numbers, getattr(x.coefficients, "ndim", 0))), _from_tree)
 
 RULES: dict[Any, Callable[..., Any]] = {}
 """What a function of PyTorch makes of jets, as (function, *args, **kwargs); `jets/rules.py` has them."""

@@ -128,6 +128,9 @@ class Numbers:
             total = total + c * power
         return torch.cat([series[0], total], axis)
 
+    def __deepcopy__(self, memo: Any) -> "Numbers":
+        return self  # which nothing changes
+
     @constant  # compiled code carries them so
     def serialized(self) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """All of it, as integers and factors."""
@@ -145,7 +148,7 @@ class Numbers:
         """The e's of a product of these terms."""
         shape = list(torch.broadcast_shapes(a.shape, b.shape))
         shape[axis] = self.size - 1
-        zero = torch.zeros(shape, dtype=a.dtype, device=a.device)
+        zero = torch.zeros(shape, dtype=torch.promote_types(a.dtype, b.dtype), device=a.device)
         if not terms.k:
             return zero
         i, j, k = (torch.tensor(places, device=a.device) for places in (terms.i, terms.j, terms.k))

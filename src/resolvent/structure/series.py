@@ -42,6 +42,12 @@ def power(p: float | int | Tensor, a: Tensor, order: int) -> list[Tensor]:
     return series
 
 
+def exponential(base: Tensor, a: Tensor, order: int) -> list[Tensor]:
+    """Of base^a; of base 0 it is 0 with its derivatives, as in PyTorch, also at a = 0."""
+    log, value = torch.where(base == 0, 0, base.log()), base**a
+    return [value, *(torch.where(base == 0, 0, value * log**j / math.factorial(j)) for j in range(1, order + 1))]
+
+
 sqrt, reciprocal = partial(power, 0.5), partial(power, -1)
 
 
