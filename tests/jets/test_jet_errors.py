@@ -66,7 +66,7 @@ BAD = {
     "two directions for one name": (
         lambda: along(x, x),
         ValueError,
-        "directions must be 1 tensors, one for each of names='a', got 2",
+        "directions must be a list of 1 tensors, one for each of names='a', got 2",
     ),
     "a direction that is no tensor": (
         lambda: along(1.0),
@@ -164,10 +164,11 @@ def test_a_tensor_times_a_jet_is_refused_by_its_operator_in_compiled_code_and_ri
     W = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
 
     def function(x):
-        return torch.matmul(rv.jet(x, "t", names="tx"), W)["t"]
+        product: Any = torch.matmul(jet("t", x), W)
+        return product["t"]
 
     compiled = torch.compile(function, fullgraph=True, backend="eager")
     assert torch.equal(compiled(x), function(x))
     with pytest.raises(Exception, match=r"torch\.matmul\(a, b\) in compiled code"):
-        torch.compile(lambda x: (rv.jet(x, "t", names="tx") @ W)["t"], fullgraph=True, backend="eager")(x)
+        torch.compile(lambda x: (jet("t", x) @ W)["t"], fullgraph=True, backend="eager")(x)
     torch.compiler.reset()

@@ -147,7 +147,8 @@ def test_a_function_with_a_rule_reads_as_for_tensors(name):
 def test_jets_of_lower_precision_are_multiplied_and_copied():
     p = rv.jet(torch.rand(3, 2), "xx", names="tx")
     assert (p * p.double())["xx"].dtype == torch.float64
-    assert (torch.tensor(2.0, **f64) * p).dtype == torch.float32
+    two: Any = torch.tensor(2.0, **f64)
+    assert (two * p).dtype == torch.float32
     z = rv.Network.dense(2, (3,), 1)(p)
     with torch.autocast("cpu", torch.bfloat16):
         assert (rv.Network.dense(2, (3,), 1)(p) * p).dtype == torch.float32

@@ -11,6 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tolerance import assert_equal
 from torch import Tensor
+from torch.nn.utils import prune
+from torch.nn.utils.parametrizations import weight_norm
 
 import resolvent as rv
 from resolvent import space
@@ -23,8 +25,7 @@ served = cases(kinds=SERVED, widths=(1, 2, 3))
 def some_connections(case: Case, seed: int, inside: Tensor | None = None) -> Tensor:
     """Random ones, of those inside of others."""
     machine, generator = case.machine, torch.Generator().manual_seed(seed)
-    lags, time_block = len(machine.connections.matrices) - 1, machine.connections.time_block
-    everything = torch.tensor(connect("all", machine.partition, lags, time_block).matrices)
+    everything = torch.tensor(connect("all", machine.partition, *_lags(machine)).matrices)
     drawn = everything & (torch.rand(everything.shape, generator=generator) < 0.6)
     return drawn if inside is None else drawn & inside
 
@@ -58,7 +59,7 @@ def written(machine: Any, connections: Tensor) -> Any:
 
 
 def _lags(machine: Any) -> tuple[int, int]:
-    return len(machine.connections.matrices) - 1, machine.connections.time_block
+    return machine.connections.lags, machine.connections.time_block
 
 
 def read(machine: Any) -> Tensor:
@@ -119,6 +120,7 @@ def test_what_is_simplified_is_the_same_function_and_simplified(case: Case, seed
     assert again.specification == simple.specification
     assert_equal([*again.parameters()], [*simple.parameters()])
     assert simple.partition.total <= machine.partition.total
+    assert space.edge_norms(simple)[torch.tensor(simple.connections.matrices)].all()  # no edge is left that is zero
 
 
 @given(served, st.data())
@@ -151,6 +153,51 @@ def test_levels_order_the_same_units_in_fewer_blocks(case: Case, seed):
     if len({a.name for a in machine.activation.blocks}) == 1:
         assert len(level.partition) <= len(machine.partition)
     assert space.levelled(level)[0].specification == level.specification
+    ends = machine.partition.sizes[0], machine.partition.sizes[-1]
+    assert (level.partition.sizes[0], level.partition.sizes[-1]) == ends
+
+
+def test_longer_lags_need_no_later_level():
+    connections = torch.zeros(2, 4, 4, dtype=torch.bool)
+    connections[0, 1:, 0], connections[1, 2, 1], connections[0, 3] = True, True, torch.tensor([1, 1, 1, 0]) > 0
+    machine = rv.RecurrentMachine((1, 1, 1, 1), "tanh", connections=connections, **f64)
+    assert space.levelled(machine)[0].partition.sizes == (1, 2, 1)
+
+
+def test_what_is_made_trains_what_its_machine_trains():
+    machine = rv.DenseMachine((2, 3, 1)).eval()
+    machine.weight.requires_grad_(False)
+    for new in (space.connected(machine, "sequential"), space.simplified(machine), space.inserted(machine, 1, 2)):
+        assert not new.training
+        assert not new.weight.requires_grad
+        assert new.bias.requires_grad
+    pruned = space.connected(prune.l1_unstructured(rv.DenseMachine((2, 3, 1)), "weight", 0.5), "all")
+    assert pruned.weight.requires_grad
+
+
+def test_an_infinite_constant_stays_where_it_is():
+    machine = rv.DenseMachine((1, 2, 1), ["identity", "tanh", "identity"], **f64)
+    with torch.no_grad():
+        machine.weight[1, 0] = torch.inf
+        machine.bias.fill_(0.5)  # pyright: ignore
+    x = torch.rand(3, 1, **f64)
+    assert_equal(outputs(space.simplified(machine), x), outputs(machine, x))
+
+
+def test_norms_in_sixteen_bits_are_summed_in_more():
+    machine = rv.DenseMachine((64, 64, 1), dtype=torch.bfloat16)
+    with torch.no_grad():
+        machine.weight[64:128, :64] = 0.5
+        machine.weight[64, 0] = 16
+    assert (space.edge_norms(machine)[0, 1, 0] - 35.77).abs() < 0.01
+
+
+def test_shrinking_by_nothing_keeps_weights_that_are_zero():
+    machine = rv.DenseMachine((2, 3, 1))
+    with torch.no_grad():
+        machine.weight.zero_()
+    space.shrink_(machine, 0.0)
+    assert not machine.weight.isnan().any()
 
 
 def test_independent_blocks_are_one_level():
@@ -281,6 +328,27 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
         ValueError,
         "at=3 must be between the input and the output, from 1 to 2: sizes=(2, 3, 1)",
     ),
+    "a network": (
+        lambda m: space.connected(rv.Network(m), "all"),  # pyright: ignore
+        TypeError,
+        "a Network is none of the library's kinds, dense, conv, recurrent: take its .machine",
+    ),
+    "a parametrized weight": (
+        lambda m: space.simplified(weight_norm(m)),
+        TypeError,
+        "a ParametrizedDenseMachine is none of the library's kinds, dense, conv, recurrent: its weight is computed, "
+        "remove the parametrization first",
+    ),
+    "a pruned weight, in place": (
+        lambda m: space.shrink_(prune.l1_unstructured(m, "weight", 0.5), 0.1),
+        TypeError,
+        "weight is computed from other parameters, as by pruning: make it one again first",
+    ),
+    "negative prices": (
+        lambda m: space.shrink_(m, 0.1, "units", -torch.ones(6)),
+        ValueError,
+        "price of shape (6,): by units, (6,) numbers of at least 0 are needed",
+    ),
     "another way to group": (
         lambda m: space.shrink_(m, 0.1, "rows"),  # pyright: ignore
         ValueError,
@@ -294,7 +362,7 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
     "prices of another shape": (
         lambda m: space.shrink_(m, 0.1, "units", torch.ones(3)),
         ValueError,
-        "price has shape (3,), by units it needs (6,)",
+        "price of shape (3,): by units, (6,) numbers of at least 0 are needed",
     ),
 }
 
@@ -307,12 +375,13 @@ def test_bad_input_is_refused_and_nothing_is_changed(what):
     before = machine.weight.detach().clone()
     with pytest.raises(kind, match=f"^{re.escape(message)}$"):
         call(machine)
-    assert torch.equal(machine.weight, before)
+    if type(machine) is rv.DenseMachine and "weight" in dict(machine.named_parameters()):
+        assert torch.equal(machine.weight, before)
 
 
 def test_an_operator_of_ones_own_is_refused_by_name():
     from graph import GraphMachine, karate
 
     machine = GraphMachine((2, 3), karate()[0][:4, :4])
-    with pytest.raises(TypeError, match="a GraphMachine is none of the library's kinds: dense, conv, recurrent"):
+    with pytest.raises(TypeError, match="a GraphMachine is none of the library's kinds, dense, conv, recurrent"):
         space.connected(machine, "sequential")

@@ -243,7 +243,12 @@ class TestResume:
         command = self.command("sunspots", "--epochs", 8, "--seeds", 2, "--out", folder, *arguments)
         hear_ctrl_c = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # also where tests run in the background
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=hear_ctrl_c
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            preexec_fn=hear_ctrl_c,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},  # as many as here: sums depend on it
         )
         while not (folder / "checkpoints" / "machine-0" / "last.ckpt").exists():
             assert process.poll() is None, process.communicate()[0]

@@ -125,8 +125,8 @@ def jet(
 ) -> Jet:
     """The points as variables of the smallest numbers that know these derivatives, or all up to an order.
 
-    `names` has one letter for each channel, in order. With `directions`, one for each name, the variables are steps
-    along them instead, from points of any shape.
+    `names` has one letter for each channel, in order: a point is a row of the last axis. Images and series, whose
+    points have more axes, take `directions`, one for each name: the variables are steps along them.
 
     >>> p = jet(torch.tensor([[0.5, 2.0]]), "t, x, xx", names="tx")
     >>> u = p[:, 0].sin() * p[:, 1] ** 3
@@ -166,7 +166,7 @@ def derivatives(
 def laplacian(
     f: Callable[[Any], Any], points: Tensor, *, samples: int | None = None, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Σ_i ∂²f / ∂x_i² over the channels of the points, from D + 2 numbers.
+    """Σ_i ∂²f / ∂x_i² over the channels of the points, from D + 2 numbers. A point is a row of the last axis.
 
     With `samples`, the mean over so many random directions of signs for each point, an estimate without bias.
     """
@@ -221,7 +221,9 @@ def _along(points: Tensor, directions: Any, names: str) -> Tensor:
         directions = [directions[name] for name in names]
     if not isinstance(directions, Tensor | list | tuple) or len(directions) != len(names):
         came = len(directions) if isinstance(directions, Sequence | Tensor) else type(directions).__name__
-        raise ValueError(f"directions must be {len(names)} tensors, one for each of names={names!r}, got {came}")
+        raise ValueError(
+            f"directions must be a list of {len(names)} tensors, one for each of names={names!r}, got {came}"
+        )
     steps = []
     for name, d in zip(names, directions, strict=True):
         if not isinstance(d, Tensor) or d.dtype != points.dtype or d.device != points.device:

@@ -158,7 +158,7 @@ class StructuredMachine(Machine, nn.Module):
         """2n + 1 for the blocks I_0 … I_n: of channels or, where lags make it depend on the steps of x, of both."""
         y, z = pair(x)
         like = z if y is None else y
-        if like is None and self._lags:
+        if like is None and self.connections.lags:
             raise ValueError(f"a {type(self).__name__} has no depth of its own, it grows with time: depth_at(x)")
         steps = 1 if like is None else self.operator.time_steps(like)
         return max(0, 2 * len(blocks_of(self._system, steps)) - 1)
@@ -251,7 +251,8 @@ class StructuredMachine(Machine, nn.Module):
             kind=self.kind,
             sizes=list(self.partition.sizes),
             activation=names,
-            connections=self._named_connections("all", "sequential") or (matrices if self._lags else matrices[0]),
+            connections=self._named_connections("all", "sequential")
+            or (matrices if self.connections.lags else matrices[0]),
             bias=self.bias is not None,
             **self.arguments,
         )
@@ -267,17 +268,13 @@ class StructuredMachine(Machine, nn.Module):
         return tensors if self.bias is None else tensors | {"bias": self.bias}
 
     def extra_repr(self) -> str:
-        everything = connect("all", self.partition, self._lags, self.connections.time_block)
+        everything = connect("all", self.partition, self.connections.lags, self.connections.time_block)
         counts = [sum(sum(map(sum, matrix)) for matrix in c.matrices) for c in (self.connections, everything)]
-        names = ("all", "sequential", "recurrent") if self._lags else ("all", "sequential")
+        names = ("all", "sequential", "recurrent") if self.connections.lags else ("all", "sequential")
         connections = self._named_connections(*names) or f"{counts[0]} of {counts[1]}"
         fields = dict(sizes=self.partition.sizes, activation=self.activation, **self.arguments)
         fields |= dict(connections=connections, bias=self.bias is not None)
         return ", ".join(f"{name}={value}" for name, value in fields.items())
-
-    @property
-    def _lags(self) -> int:
-        return len(self.connections.matrices) - 1
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -286,7 +283,7 @@ class StructuredMachine(Machine, nn.Module):
 
     def _named_connections(self, *names: Any) -> str | None:
         time_block = self.connections.time_block
-        named = {name: connect(name, self.partition, self._lags, time_block) for name in names}
+        named = {name: connect(name, self.partition, self.connections.lags, time_block) for name in names}
         return next((name for name, c in named.items() if c == self.connections), None)
 
 

@@ -10,7 +10,7 @@ from ..machines.structured import StructuredMachine
 from ..structure.activation import ActivationLike, as_activation
 from ..structure.connections import ConnectionsLike, connect
 from ..structure.partition import Partition, integer
-from .made import blank, edges, made, read
+from .made import blank, edges, kind_of, made, read
 
 
 def connected(machine: StructuredMachine, connections: ConnectionsLike) -> Any:
@@ -21,8 +21,9 @@ def connected(machine: StructuredMachine, connections: ConnectionsLike) -> Any:
     >>> connected(sequential, "all").weight[5:, :2]  # from the first block to the last
     tensor([[0., 0.]], grad_fn=<SliceBackward0>)
     """
+    kind_of(machine)
     operator, before = machine.operator, machine.connections
-    after = connect(connections, machine.partition, len(before.matrices) - 1, before.time_block)
+    after = connect(connections, machine.partition, before.lags, before.time_block)
     both = before.expand(machine.partition) & after.expand(machine.partition)
     weight = machine.weight.where(operator.mask(both).to(machine.weight.device), 0)
     matrices = torch.tensor(after.matrices)
@@ -34,6 +35,7 @@ def selected(machine: StructuredMachine, keep: Tensor | Sequence[bool]) -> Any:
 
     Of the first block, which takes the input, and of the last one something must stay.
     """
+    kind_of(machine)
     sizes, kept = machine.partition.sizes, torch.as_tensor(keep, device="cpu")
     if kept.dtype != torch.bool or kept.shape != (sum(sizes),):
         came = f"{kept.dtype} of shape {tuple(kept.shape)}"
@@ -64,6 +66,7 @@ def inserted(machine: StructuredMachine, at: int, units: int, activation: Activa
 
     What it reads with is drawn as in a new machine; what others read it with is zero, and trains.
     """
+    kind_of(machine)
     before = machine.partition.sizes
     count, sizes = len(before), [*before]
     if not 1 <= integer("at", at, minimum=1) < count:
@@ -72,8 +75,8 @@ def inserted(machine: StructuredMachine, at: int, units: int, activation: Activa
     activations = [*machine.activation.blocks]
     sizes.insert(at, units)
     activations.insert(at, as_activation(activation))
-    lags, time_block = len(machine.connections.matrices) - 1, machine.connections.time_block
-    connections = torch.tensor(connect("all", Partition(sizes), lags, time_block).matrices)
+    whole = connect("all", Partition(sizes), machine.connections.lags, machine.connections.time_block)
+    connections = torch.tensor(whole.matrices)
     old = torch.tensor([i for i in range(count + 1) if i != at])
     connections[:, old[:, None], old] = edges(machine)
     grown = blank(machine, sizes, activations, connections, machine.weight.device)
@@ -82,5 +85,5 @@ def inserted(machine: StructuredMachine, at: int, units: int, activation: Activa
     W, there = (x.movedim(machine.operator.weight_axes, (0, 1)) for x in (weight, machine.weight.detach()))
     W[:, start : start + units] = 0
     W[kept[:, None], kept] = there
-    bias = None if machine.bias is None else torch.zeros_like(grown.bias).index_copy(0, kept, machine.bias.detach())
+    bias = None if machine.bias is None else grown.bias.detach().index_copy(0, kept, machine.bias.detach())
     return made(machine, sizes, activations, connections, weight, bias)

@@ -29,16 +29,19 @@ def shrink_(machine: StructuredMachine, threshold: float, by: By = "edges", pric
         raise ValueError(f"by={by!r} is unknown: use 'edges', 'units' or 'lags'")
     if not threshold >= 0:
         raise ValueError(f"threshold must be at least 0, got {threshold}")
-    W, (groups, shape) = entries(machine), _groups(machine, by)
-    if price is not None and price.shape != shape:
-        raise ValueError(f"price has shape {tuple(price.shape)}, by {by} it needs {tuple(shape)}")
-    count = _sums(read(machine).to(W.dtype) * W.shape[-1], groups, shape)
+    W, mask, (groups, shape) = entries(machine), read(machine), _groups(machine, by)
+    if "weight" not in dict(machine.named_parameters(recurse=False)):
+        raise TypeError("weight is computed from other parameters, as by pruning: make it one again first")
+    if price is not None and (price.shape != shape or not (price >= 0).all()):
+        raise ValueError(
+            f"price of shape {tuple(price.shape)}: by {by}, {tuple(shape)} numbers of at least 0 are needed"
+        )
+    count = _sums(mask.to(W.dtype) * W.shape[-1], groups, shape)
     norm = _sums(W.square().sum(-1), groups, shape).sqrt()
     least = threshold * count.sqrt() * (1 if price is None else price.to(W))
     factor = torch.where(norm > least, 1 - least / norm, 0).where(least > 0, 1)
-    mask = read(machine).unsqueeze(-1)
-    scale = factor.flatten()[groups].unsqueeze(-1).where(mask, 1)
-    machine.weight.mul_(scale.expand_as(W).reshape(machine.weight.shape))
+    scale = factor.flatten()[groups].where(mask, 1).unsqueeze(-1).expand_as(W)
+    machine.weight.mul_(scale.reshape(machine.weight.shape))
 
 
 def _groups(machine: StructuredMachine, by: By) -> tuple[Tensor, torch.Size]:

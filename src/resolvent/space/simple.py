@@ -7,8 +7,10 @@ from torch import Tensor
 
 from ..machines.dense import DenseMachine
 from ..machines.structured import StructuredMachine
+from ..structure.connections import connect
+from ..structure.partition import Partition
 from .connections import connected, ordered, selected
-from .made import entries, made
+from .made import edges, entries, made
 
 
 def simplified(machine: StructuredMachine) -> Any:
@@ -19,32 +21,30 @@ def simplified(machine: StructuredMachine) -> Any:
     """
     sizes, W = machine.partition.sizes, entries(machine)
     feeds = (W != 0).any(-1).any(0)
-    n, inputs, outputs = sum(sizes), range(sizes[0]), range(sum(sizes) - sizes[-1], sum(sizes))
-    constant = ~reached(feeds, inputs)
-    constant[list(outputs)] = False
-    values = torch.zeros_like(W[0, 0, :, 0])
+    n, inputs, outputs = sum(sizes), sizes[0], sizes[-1]
+    unit = torch.arange(n, device=W.device)
+    first, last = unit < inputs, unit >= n - outputs
+    constant, bias = ~_reached(feeds, first) & ~last, machine.bias
     if isinstance(machine, DenseMachine):
-        values = machine(torch.zeros(n, dtype=W.dtype, device=W.device)).detach()
-        constant &= (values == 0) | (machine.bias is not None)
+        with torch.no_grad(), torch.autocast(W.device.type, enabled=False):
+            values = machine.solve(machine.weight.new_zeros(n))[1]
+        constant &= (values == 0) | (values.isfinite() & (bias is not None))
+        if bias is not None:
+            bias = bias + W[0, :, constant, 0].to(values) @ values[constant]
     else:
-        constant &= zeros(machine, feeds, constant)
-    values = values.where(constant, 0)
-    bias = machine.bias if machine.bias is None else machine.bias + W.sum((0, 3)) @ values
-    feeds = feeds & ~constant
-    alive = reached(feeds.mT, outputs) & ~constant
-    alive[list(inputs)] = True
-    with_bias = made(
-        machine, sizes, machine.activation.blocks, torch.tensor(machine.connections.matrices), machine.weight, bias
-    )
+        constant = _zeros(machine, feeds, constant)
+    alive = first | (_reached((feeds & ~constant).mT, last) & ~constant)
+    with_bias = made(machine, sizes, machine.activation.blocks, edges(machine), machine.weight, bias)
     rest = selected(with_bias, alive)
     return connected(rest, _nonzero(rest))
 
 
 def levelled(machine: StructuredMachine) -> tuple[Any, Tensor]:
-    """The same units in the fewest blocks that order them, and the permutation: z' = z[..., permutation].
+    """The same units, each as early as what it reads allows, and the permutation: z' = z[..., permutation].
 
     A unit stands one level after the last one that it reads with a weight that is not zero; units of a level share a
-    block if they share σ. The first block stays the input, and the last one the output.
+    block if they share σ. Where all do, no fewer blocks order them. The first block stays the input, and the last one
+    the output.
     """
     sizes, time_block = machine.partition.sizes, machine.connections.time_block
     feeds = (entries(machine)[:time_block] != 0).any(-1).any(0).cpu()
@@ -54,38 +54,29 @@ def levelled(machine: StructuredMachine) -> tuple[Any, Tensor]:
         before = feeds[c].nonzero().flatten().tolist()
         level[c] = 0 if block == 0 else max([1, *(level[i] + 1 for i in before)])
     last = max((level[c] for c, block in enumerate(owner) if block < len(sizes) - 1), default=0) + 1
-    level = [last if block == len(sizes) - 1 > 0 else level[c] for c, block in enumerate(owner)]
+    level = [last if block and block == len(sizes) - 1 else level[c] for c, block in enumerate(owner)]
     sigma = machine.activation.blocks
     keys = [(level[c], sigma.index(sigma[block])) for c, block in enumerate(owner)]
     permutation = torch.tensor(sorted(range(len(owner)), key=lambda c: keys[c]))
     groups = sorted(set(keys))
     counts = [keys.count(key) for key in groups]
-    n = len(groups)
-    everything = torch.ones(len(machine.connections.matrices), n, n, dtype=torch.bool)
-    everything[:time_block] = everything[:time_block].tril(-1)
-    whole = ordered(machine, permutation, counts, [i for _, i in groups], everything)
+    everything = connect("all", Partition(counts), machine.connections.lags, time_block)
+    whole = ordered(machine, permutation, counts, [i for _, i in groups], torch.tensor(everything.matrices))
     return connected(whole, _nonzero(whole)), permutation
 
 
-def reached(feeds: Tensor, start: range) -> Tensor:
+def _reached(feeds: Tensor, found: Tensor) -> Tensor:
     """The units that these reach, along `feeds[to, from]`; they themselves, too."""
-    found = torch.zeros(len(feeds), dtype=torch.bool, device=feeds.device)
-    found[list(start)] = True
     while not torch.equal(found, more := found | (feeds & found).any(1)):
         found = more
     return found
 
 
-def zeros(machine: StructuredMachine, feeds: Tensor, constant: Tensor) -> Tensor:
+def _zeros(machine: StructuredMachine, feeds: Tensor, constant: Tensor) -> Tensor:
     """Of units that no input reaches, those that are 0: σ(bias) is, and so is all that they read."""
-    bias = torch.zeros_like(entries(machine)[0, 0, :, 0]) if machine.bias is None else machine.bias.detach()
-    values = [
-        a.function(b) for a, b in zip(machine.activation.blocks, bias.split(machine.partition.sizes), strict=True)
-    ]
-    zero = constant & (torch.cat(values) == 0)
-    while not torch.equal(zero, fewer := zero & ~(feeds & ~zero).any(1)):
-        zero = fewer
-    return zero
+    bias = machine.weight.new_zeros(len(feeds)) if machine.bias is None else machine.bias.detach()
+    parts = zip(machine.activation.blocks, bias.split(machine.partition.sizes), strict=True)
+    return ~_reached(feeds, ~constant | (torch.cat([a.function(b) for a, b in parts]) != 0))
 
 
 def _nonzero(machine: StructuredMachine) -> Tensor:

@@ -44,6 +44,11 @@ class Connections:
                         f"blocks may feed later ones{f' at lags below time_block={self.time_block}' * lags}"
                     )
 
+    @property
+    def lags(self) -> int:
+        """The longest one."""
+        return len(self.matrices) - 1
+
     def expand(self, partition: Partition) -> Tensor:
         """The mask `[lag, out, in]` over single channels."""
         sizes = torch.tensor(partition.sizes, device="cpu")

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..pytorch import as_tree
+from ..pytorch import as_tree, is_compiling
 from .numbers import REALS, Numbers
 
 
@@ -126,8 +126,8 @@ def refuse(function: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _of_layer() -> str:
-    """Which module was being evaluated, for a message."""
-    frame = sys._getframe()
+    """Which module was being evaluated, for a message; compiled code does not know."""
+    frame = None if is_compiling() else sys._getframe()
     while frame is not None:
         module = frame.f_locals.get("self")
         if isinstance(module, torch.nn.Module):

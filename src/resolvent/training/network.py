@@ -12,6 +12,7 @@ from ..machines.dense import DenseMachine
 from ..machines.kinds import KINDS
 from ..machines.network import Network
 from ..machines.structured import StructuredMachine
+from ..space.penalty import edge_norms
 from ..structure.connections import connect
 from ..structure.partition import Partition
 from .data import available_memory
@@ -87,21 +88,19 @@ def arithmetic(machine: StructuredMachine) -> int:
 
 def shortcuts(machine: StructuredMachine) -> list[tuple[str, float]]:
     """The connections that a sequential network has not, and the norms of their weights, largest first."""
-    found = []
-    classical = connect("sequential", machine.partition, machine._lags, machine.connections.time_block).matrices
-    for lag, (matrix, plain) in enumerate(zip(machine.connections.matrices, classical, strict=True)):
-        W = machine.weight[lag] if machine._lags else machine.weight
-        for i, to in enumerate(machine.partition.blocks):
-            for j, source in enumerate(machine.partition.blocks):
-                if matrix[i][j] and not plain[i][j]:
-                    found.append((f"{j} → {i}" + f" at lag {lag}" * bool(lag), W[to, source].norm().item()))
+    connections, norms = machine.connections, edge_norms(machine)
+    classical = connect("sequential", machine.partition, connections.lags, connections.time_block)
+    more = torch.tensor(connections.matrices) & ~torch.tensor(classical.matrices)
+    found = [
+        (f"{j} → {i}" + f" at lag {lag}" * bool(lag), norms[lag, i, j].item()) for lag, i, j in more.nonzero().tolist()
+    ]
     return sorted(found, key=lambda shortcut: -shortcut[1])
 
 
 def sequential_like(machine: StructuredMachine) -> Model:
     """The classical network of the same kind and depth, wider by a factor that makes the parameters as many."""
     inputs, *hidden, outputs = machine.partition.sizes
-    lags, time_block = len(machine.connections.matrices) - 1, machine.connections.time_block
+    lags, time_block = machine.connections.lags, machine.connections.time_block
 
     def sizes(width: int) -> tuple[int, ...]:
         return inputs, *(max(1, round(size * width / max(hidden))) for size in hidden), outputs
