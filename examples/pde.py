@@ -3,7 +3,7 @@
     python examples/pde.py burgers
 
 The residual is read off the network at a jet, as it stands in a book. The ansatz satisfies the initial and boundary
-conditions whatever the network (Allen–Cahn's u_x has a kink at ±1, as the start has, which fades as e^-10t), so that the residual is all there is to minimise: by Levenberg's and Marquardt's
+conditions whatever the network, so that the residual is all there is to minimise: by Levenberg's and Marquardt's
 method, which wants the gradient of each point's residual by all weights. That is `vmap` of `grad`, on machines as
 elsewhere. With --nested, the same steps are taken with the derivatives of nested torch.func, too.
 """
@@ -68,7 +68,10 @@ def burgers() -> Problem:
 
 
 def allen_cahn() -> Problem:
-    """u_t = 0.0001 u_xx - 5 u³ + 5 u, periodic, from x² cos πx; the truth by a spectral method with 1,024 modes."""
+    """u_t = 0.0001 u_xx - 5 u³ + 5 u, periodic, from x² cos πx; the truth by a spectral method with 1,024 modes.
+
+    The start has a kink where its period ends, and so has u_x of the ansatz, fading as e^-10t.
+    """
     nu = 1e-4
 
     def residual(u: Any, point: Tensor) -> Any:

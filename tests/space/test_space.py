@@ -334,7 +334,7 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
         "a Network is none of the library's kinds, dense, conv, recurrent: take its .machine",
     ),
     "a parametrized weight": (
-        lambda m: space.simplified(weight_norm(m)),
+        lambda m: space.simplified(weight_norm(m)),  # pyright: ignore
         TypeError,
         "a ParametrizedDenseMachine is none of the library's kinds, dense, conv, recurrent: its weight is computed, "
         "remove the parametrization first",
