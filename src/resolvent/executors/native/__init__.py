@@ -121,7 +121,8 @@ def program(system: System) -> Any:
 
 def program_of(numbers: Numbers) -> Any:
     """What the extension parsed of numbers besides the reals; None of an order that it does not know."""
-    if extension not in numbers.programs:
+    key = id(extension)  # PyTorch 2.11's compiler, which sees numbers, hashes no module
+    if key not in numbers.programs:
         lists = numbers.forward, numbers.backward, *numbers.powers
         integers, factors = [numbers.size, numbers.order], []
         for terms in lists:
@@ -129,8 +130,8 @@ def program_of(numbers: Numbers) -> Any:
             integers += [len(rows), *chain.from_iterable((i, j, k) for k, i, j, _ in rows)]
             factors += [c for *_, c in rows]
         served = numbers.order <= MOST_ORDER and numbers.size <= MOST_NUMBERS
-        numbers.programs[extension] = extension.numbers(tuple(integers), tuple(factors)) if served else None
-    return numbers.programs[extension]
+        numbers.programs[key] = extension.numbers(tuple(integers), tuple(factors)) if served else None
+    return numbers.programs[key]
 
 
 def _program_integers(system: System) -> tuple[int, ...]:
