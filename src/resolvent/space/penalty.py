@@ -39,7 +39,7 @@ def shrink_(machine: StructuredMachine, threshold: float, by: By = "edges", pric
     count = _sums(mask.to(W.dtype) * W.shape[-1], groups, shape)
     norm = _sums(W.square().sum(-1), groups, shape).sqrt()
     least = threshold * count.sqrt() * (1 if price is None else price.to(W))
-    factor = torch.where(norm > least, 1 - least / norm, 0).where(least > 0, 1)
+    factor = torch.where(norm > least, 1 - least / norm, 0)
     scale = factor.flatten()[groups].where(mask, 1).unsqueeze(-1).expand_as(W)
     machine.weight.mul_(scale.reshape(machine.weight.shape))
 

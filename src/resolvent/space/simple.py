@@ -28,7 +28,7 @@ def simplified(machine: StructuredMachine) -> Any:
     if isinstance(machine, DenseMachine):
         with torch.no_grad(), torch.autocast(W.device.type, enabled=False):
             values = machine.solve(machine.weight.new_zeros(n))[1]
-        constant &= (values == 0) | (values.isfinite() & (bias is not None))
+        constant &= (values == 0) | (bias is not None)
         if bias is not None:
             bias = bias + W[0, :, constant, 0].to(values) @ values[constant]
     else:
