@@ -242,14 +242,9 @@ class TestResume:
         """A run that has just written the checkpoint of its first epoch."""
         command = self.command("sunspots", "--epochs", 8, "--seeds", 2, "--out", folder, *arguments)
         hear_ctrl_c = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # also where tests run in the background
-        process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            preexec_fn=hear_ctrl_c,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},  # as many as here: sums depend on it
-        )
+        options: Any = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=hear_ctrl_c)
+        one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # as here: sums depend on it
+        process = subprocess.Popen(command, env=one_thread, **options)
         while not (folder / "checkpoints" / "machine-0" / "last.ckpt").exists():
             assert process.poll() is None, process.communicate()[0]
             time.sleep(0.01)
