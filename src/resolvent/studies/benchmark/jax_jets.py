@@ -77,8 +77,11 @@ def nested(case: JetCase, u: Callable, x: Any, direction: Any) -> Any:
 
         return laplacian(u)(x) if case.operator == LAPLACIAN else laplacian(laplacian(u))(x)
 
+    def separately(*x: Any) -> Any:
+        return u(jnp.stack(x))
+
     def of(letters: str) -> Any:
-        v = lambda *x: u(jnp.stack(x))  # noqa: E731
+        v: Callable = separately
         for letter in letters.replace("1", ""):
             v = jax.grad(v, case.operator.names.index(letter))
         return v(*x)
