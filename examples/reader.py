@@ -33,14 +33,29 @@ def read(folder):
     """A function from x to z, for dense, convolutional and recurrent machines; NumPy has no BF16."""
     spec = json.loads((Path(folder) / "machine.json").read_text(encoding="utf-8"))
     weights = Path(folder) / "weights.safetensors"
-    if (spec["format"], spec["version"]) != ("resolvent", 1):
-        raise ValueError("not a machine of version 1")
+    if spec["format"] != "resolvent" or spec["version"] not in (1, 2):
+        raise ValueError("not a machine of version 1 or 2")
     if hashlib.sha256(weights.read_bytes()).hexdigest() != spec["weights_sha256"]:
         raise ValueError("other weights than the specification names")
     tensors = load_file(weights)
     W, ends = tensors["weight"], np.cumsum(spec["sizes"])
     blocks = [slice(end - size, end) for size, end in zip(spec["sizes"], ends, strict=True)]
+    if spec["version"] == 2:
+        W = whole(spec, W)
     return lambda x: solve(spec, W, tensors.get("bias", np.zeros(ends[-1], W.dtype)), blocks, x)
+
+
+def whole(spec, entries):
+    """W, zero where it is not read, of its entries that are."""
+    lags, blocks = range(spec.get("lags", 0) + 1), range(len(spec["sizes"]))
+    edges = np.array([[[connected(spec, lag, i, j) for j in blocks] for i in blocks] for lag in lags])
+    edges = edges if spec["kind"] == "recurrent" else edges[0]
+    read = edges.repeat(spec["sizes"], -2).repeat(spec["sizes"], -1)
+    for size in spec.get("kernel_size", ()):
+        read = read[..., None].repeat(size, -1)
+    W = np.zeros(read.shape, entries.dtype)
+    W[read] = entries
+    return W
 
 
 def solve(spec, W, bias, blocks, x):

@@ -59,7 +59,13 @@ ALL_MACHINES: dict[str, Callable[[], Case]] = {
         rv.DenseMachine((1, 2, 2, 3), ["identity", "softsign", "sin", "gelu_tanh"], connections=SOME_CONNECTIONS, **f64)
     ),
     "dense, custom activation": lambda: Case(rv.DenseMachine((2, 2, 2), lambda y: torch.sin(y) * y, **f64)),
+    "dense, packed": lambda: Case(
+        rv.DenseMachine(
+            (1, 2, 2, 3), ["identity", "tanh", "sin", "gelu"], connections=SOME_CONNECTIONS, packed=True, **f64
+        )
+    ),
     "conv": lambda: Case(rv.ConvMachine((2, 1, 2), "tanh", **f64), (4,)),
+    "conv, packed": lambda: Case(rv.ConvMachine((2, 1, 2), "tanh", packed=True, **f64), (4,)),
     "conv, causal, kernel longer than the signal": lambda: Case(
         rv.ConvMachine((1, 2), "silu", kernel_size=5, padding="causal", bias=False, **f64), (3,)
     ),
@@ -73,6 +79,7 @@ ALL_MACHINES: dict[str, Callable[[], Case]] = {
         rv.ConvMachine((1, 1), "sigmoid", kernel_size=(2, 1, 3), padding=[(1, 0), (0, 0), (0, 2)], **f64), (2, 1, 3)
     ),
     "recurrent": lambda: Case(rv.RecurrentMachine((1, 2, 1), "tanh", lags=2, **f64), (4,)),
+    "recurrent, packed": lambda: Case(rv.RecurrentMachine((1, 2, 1), "tanh", lags=2, packed=True, **f64), (4,)),
     "recurrent, sequential": lambda: Case(
         rv.RecurrentMachine((2, 2, 1), "tanh", connections="sequential", bias=False, **f64), (3,)
     ),
@@ -140,7 +147,7 @@ def cases(
 def randomize(machine: StructuredMachine, seed: int = 0) -> Any:
     torch.manual_seed(seed)
     with torch.no_grad():
-        machine.weight.normal_().mul_(0.5)
+        getattr(machine, machine.stored).normal_().mul_(0.5)
         if machine.bias is not None:
             machine.bias.normal_()
     return machine

@@ -145,11 +145,14 @@ def each_tensor(function: Callable, x: Any) -> Any:
 
 
 def weight_and_bias(module: Any) -> tuple[Any, Any]:
-    """`module.weight, module.bias`, which in nn.Module take as long as a small product; a replaced one is asked for."""
-    parameters = module._parameters
-    if "weight" in parameters and "bias" in parameters:
-        return parameters["weight"], parameters["bias"]
-    return module.weight, module.bias
+    """Weight, by the name under which it is stored, and bias; a replaced one is asked for.
+
+    To ask nn.Module for both takes as long as a small product.
+    """
+    parameters, name = module._parameters, module.stored
+    if name in parameters and "bias" in parameters:
+        return parameters[name], parameters["bias"]
+    return getattr(module, name), module.bias
 
 
 def version(x: Tensor) -> int:

@@ -27,7 +27,7 @@ def test_a_structured_machine_is_the_sum_it_expands_into(name):
         for part, value in machine.as_point(torch.zeros_like(y), x).items():
             if part.startswith("z"):  # y's own parts would have the bias added
                 assert_equal(h[half + part[1:]], value)
-    if "some" not in name and "sequential" not in name:
+    if "some" not in name and "sequential" not in name and name != "dense, packed":
         assert f.depth == case.depth
 
 

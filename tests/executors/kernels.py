@@ -21,11 +21,11 @@ def check(machine, time_steps=None, history=0, lengths=None, batch=2):
     torch.manual_seed(0)
     n = machine.partition.total
     machine = randomize(machine.to(DEVICE, torch.float32)).requires_grad_(False)
-    machine.weight.div_(n**0.5)
+    weight = getattr(machine, machine.stored).div_(n**0.5)
     event = [n] if time_steps is None else [time_steps, n]
     shape = (batch, *(reversed(event) if machine.kind == "conv" else event))
     y0, z0, u0, v0 = (torch.randn(shape, device=DEVICE) for _ in range(4))
-    system, weight, activation = machine.system, machine.weight, machine.activation
+    system, activation = machine.system, machine.activation
     inside = None if lengths is None else machine._inside(lengths, y0)
 
     def sigma(mode, point=None, value=None):

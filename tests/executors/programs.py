@@ -1,6 +1,7 @@
 """Programs of the native extension in words, and what they say: each step in plain PyTorch, entry by entry."""
 
 from itertools import product
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -27,6 +28,7 @@ class Program(NamedTuple):
     kernel: tuple[int, ...] = ()
     before: tuple[int, ...] = ()
     transposed: bool = False
+    packed: bool = False
 
     @property
     def integers(self) -> tuple[int, ...]:
@@ -34,10 +36,27 @@ class Program(NamedTuple):
         head = (kind, self.channels, self.lags or 0, len(self.kernel), *(1,) * missing, *self.kernel)
         blocks = (len(self.ends), *self.ends, *self.codes)
         rectangles = (len(self.rectangles), *(end for r in self.rectangles for end in r))
-        return (*head, *(0,) * missing, *self.before, int(self.transposed), *blocks, *rectangles, *_flat(self.steps))
+        directions = (int(self.transposed), int(self.packed))
+        return (*head, *(0,) * missing, *self.before, *directions, *blocks, *rectangles, *_flat(self.steps))
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many entries of W each rectangle has."""
+        taps = prod(self.kernel)
+        return [(t - lag) * (o - out) * (i - source) * taps for lag, t, out, o, source, i in self.rectangles]
+
+    def part(self, W: Tensor, k: int) -> Tensor:
+        """W[lags, to, source] of a rectangle."""
+        lag, last_lag, out, last_out, source, last_source = self.rectangles[k]
+        if self.packed:
+            shape = last_lag - lag, last_out - out, last_source - source, *self.kernel
+            return W[sum(self.sizes[:k]) :][: self.sizes[k]].view(shape)
+        return (W[None] if self.lags is None else W)[lag:last_lag, out:last_out, source:last_source]
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
+        if self.packed:
+            return (sum(self.sizes),)
         return (*(() if self.lags is None else (self.lags + 1,)), self.channels, self.channels, *self.kernel)
 
     def point_shape(self, batch: int, times: int, space: tuple[int, ...], channels: int) -> tuple[int, ...]:
@@ -86,25 +105,27 @@ def programs(draw, kinds=("dense", "lagged", "convolution")) -> Program:
         kernel,
         tuple(draw(st.integers(0, k - 1)) for k in kernel),
         draw(st.booleans()),
+        draw(st.booleans()),
     )
 
 
 def reference(program: Program, history: int, W: Tensor, y: Tensor, z: Tensor, sigma: Any) -> tuple[Tensor, Tensor]:
     """What the steps say, one entry of a kernel, one pair of times and one lag after the other; sigma(block, part)."""
     if program.lags is None:  # all is at step 0, and behind the channels is space
-        W, y, z = W[None], y[:, None], z[:, None]
+        y, z = y[:, None], z[:, None]
     y, z, stop = y.clone(), z.clone(), y.shape[1]
     starts = (0, *program.ends)
 
-    def add(rectangle: tuple[int, ...], window: range, past: range) -> None:
-        lag, last_lag, *ends = rectangle
+    def add(k: int, window: range, past: range) -> None:
+        lag, last_lag, *ends = program.rectangles[k]
+        entries = program.part(W, k)
         to, source = slice(*ends[:2]), slice(*ends[2:])
         for t, s in product(window, past):
             if not lag <= t - s < last_lag:
                 continue
             for tap in product(*map(range, program.kernel)):
                 shift = tuple(k - b for k, b in zip(tap, program.before, strict=True))
-                part = W[(t - s, to, source, *tap)]
+                part = entries[(t - s - lag, slice(None), slice(None), *tap)]
                 if program.transposed:
                     pushed = torch.einsum("oi,bo...->bi...", part, z[:, t, to])
                     y[:, s, source] += _shifted(pushed, [-k for k in shift])
@@ -115,7 +136,7 @@ def reference(program: Program, history: int, W: Tensor, y: Tensor, z: Tensor, s
         for kind, which, *rest in steps:
             if kind == PRODUCT:
                 pasts = {UP_TO: range(window.stop), BEFORE: range(window.start)}
-                add(program.rectangles[which], window, pasts.get(rest[0], range(around.start, window.start)))
+                add(which, window, pasts.get(rest[0], range(around.start, window.start)))
             elif kind == ACTIVATE:
                 for t in window:
                     part = (slice(None), t, slice(starts[which], program.ends[which]))

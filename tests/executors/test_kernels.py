@@ -208,6 +208,13 @@ def test_blocks_that_fill_panels_and_groups(width, monkeypatch):
         assert_close(_triton.sweep(*arguments), steps(*arguments), equal_nan=True)
 
 
+@pytest.mark.parametrize("kind", [rv.DenseMachine, rv.ConvMachine, rv.RecurrentMachine])
+def test_packed_weights(kind):
+    """The kernels take them whole."""
+    machine = kind((3, 5, 2), packed=True)
+    check(machine, {"dense": None, "conv": 6, "recurrent": 4}[machine.kind])
+
+
 def test_mixed_activations_and_some_connections():
     connections = torch.tensor([[0, 0, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0], [1, 0, 1, 0]], dtype=torch.bool)
     check(rv.DenseMachine((2, 3, 1, 2), ["identity", "relu", "sin", "silu"], connections=connections))

@@ -95,6 +95,7 @@ LAGGED = Program(5, (2, 5), (1, 3), ((2, 5, 0, 5, 0, 5), (0, 2, 2, 5, 0, 2)),
 PLANE = Program(4, (1, 4), (2, 7), ((0, 1, 1, 4, 0, 1),), ((ACTIVATE, 0), (PRODUCT, 0, UP_TO), (ACTIVATE, 1)),
                 kernel=(3, 2), before=(2, 0))  # fmt: skip
 VALID = {"dense": DENSE, "lagged": LAGGED, "plane": PLANE}
+VALID |= {f"{name}, packed": p._replace(packed=True) for name, p in VALID.items()}
 VALID |= {f"{name}, transposed": p._replace(transposed=True, steps=p.steps[::-1]) for name, p in VALID.items()}
 each = pytest.mark.parametrize("program", VALID.values(), ids=VALID)
 
@@ -127,15 +128,17 @@ def test_a_wrong_integer_is_refused_or_stays_within_bounds(native, program: Prog
                 assert_is_ours(error)
                 continue
             kind, channels, lags, axes, *sides = changed[:7]
-            weight_shape = (*(() if kind != 1 else (lags + 1,)), channels, channels, *sides[3 - axes :])
-            if any(side > 64 for side in weight_shape):
+            assert changed[11] in (0, 1)
+            if any(side > 64 for side in (lags, channels, *sides)):
                 continue
-            W = torch.ones(weight_shape, dtype=torch.float64)
             x = torch.ones((2, *((6,) if kind == 1 else ()), channels, *(5, 4, 3)[:axes]), dtype=torch.float64)
+            W = torch.ones_like(native.cotangent(capsule, 1, None, x, x))
+            whole = (*(() if kind != 1 else (lags + 1,)), channels, channels, *sides[3 - axes :])
+            assert W.ndim == 1 if changed[11] else W.shape == whole
             for history in (0, 1):
                 y, z = native.sweep(capsule, None, 2, FUNCTION, history, W, None, x, x, None, None, None)
                 assert y.shape == z.shape == x.shape
-            assert native.cotangent(capsule, 1, W, x, x).shape == weight_shape
+            assert native.cotangent(capsule, 1, W, x, x).shape == W.shape
             swept += 1
     assert swept > 10
 

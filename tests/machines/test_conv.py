@@ -99,7 +99,7 @@ def test_the_dual_has_v0_which_the_papers_formula_leaves_out():
 def test_the_repr_says_the_architecture():
     assert repr(rv.ConvMachine((2, 4), "relu", kernel_size=(3, 2))) == (
         "ConvMachine(sizes=(2, 4), activation=relu, kernel_size=(3, 2), padding=((1, 1), (0, 1)), "
-        "connections=all, bias=True)"
+        "connections=all, bias=True, reads 48 of 216 weights)"
     )
 
 

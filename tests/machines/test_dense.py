@@ -80,7 +80,13 @@ def test_unconnected_blocks_cost_no_arithmetic():
 def test_the_repr_says_the_architecture():
     machine = rv.DenseMachine((2, 4, 1), ["identity", "tanh", "identity"])
     assert repr(machine) == (
-        "DenseMachine(sizes=(2, 4, 1), activation=[identity, tanh, identity], connections=all, bias=True)"
+        "DenseMachine(sizes=(2, 4, 1), activation=[identity, tanh, identity], connections=all, bias=True, "
+        "reads 14 of 49 weights)"
     )
-    some = rv.DenseMachine((2, 4, 1), "relu", connections=[[False] * 3, [True] + [False] * 2, [False] * 3], bias=False)
-    assert repr(some) == ("DenseMachine(sizes=(2, 4, 1), activation=relu, connections=1 of 3, bias=False)")
+    some = rv.DenseMachine(
+        (2, 4, 1), "relu", connections=[[False] * 3, [True] + [False] * 2, [False] * 3], bias=False, packed=True
+    )
+    assert repr(some) == (
+        "DenseMachine(sizes=(2, 4, 1), activation=relu, connections=1 of 3, bias=False, packed=True, "
+        "reads 8 of 49 weights)"
+    )

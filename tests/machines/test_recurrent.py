@@ -262,7 +262,8 @@ def test_depth_grows_with_time():
 
 def test_the_repr_says_the_architecture():
     assert repr(rv.RecurrentMachine((2, 4), lags=3, time_block=2)) == (
-        "RecurrentMachine(sizes=(2, 4), activation=tanh, lags=3, time_block=2, connections=all, bias=True)"
+        "RecurrentMachine(sizes=(2, 4), activation=tanh, lags=3, time_block=2, connections=all, bias=True, "
+        "reads 88 of 144 weights)"
     )
 
 

@@ -29,7 +29,8 @@ def some_connections(case: Case, seed: int, inside: Tensor | None = None) -> Ten
 
 def written(machine: Any, connections: Tensor) -> Any:
     """The same parameters under all connections, with zeros in W where these have none."""
-    whole = space.connected(machine, connect("all", machine.partition, *_lags(machine)).matrices)  # pyright: ignore
+    everything: Any = connect("all", machine.partition, *_lags(machine)).matrices
+    whole = space.connected(machine, everything, packed=False)
     with torch.no_grad():
         whole.weight.copy_(machine.weight.where(read(machine) & read(space.connected(machine, connections)), 0))
     return whole
@@ -44,7 +45,7 @@ def test_a_machine_with_fewer_connections_is_the_one_whose_weight_is_zero_there(
     """In value and every derivative up to the second, by points and by what is read of W."""
     assume(case.points(1)[0].numel())
     connections = some_connections(case, seed)
-    pruned, zeroed = space.connected(case.machine, connections), written(case.machine, connections)
+    pruned, zeroed = space.connected(case.machine, connections, packed=False), written(case.machine, connections)
     y0, z0, u0, v0 = case.points(4)
     results, mask = [], read(pruned)
     for machine in (pruned, zeroed):
@@ -65,7 +66,7 @@ def test_more_connections_are_the_same_function_and_their_gradient_was_known(cas
     assume(case.points(1)[0].numel())
     some = some_connections(case, seed)
     machine = space.connected(case.machine, some_connections(case, seed + 1, some))
-    grown = space.connected(machine, some)
+    grown = space.connected(machine, some, packed=False)
     y0, v0 = case.points(2)
     y, z = machine.solve(y0)
     assert_equal(grown.solve(y0), (y, z))
@@ -118,7 +119,7 @@ def test_selected_channels_are_those_of_the_machine_in_which_the_others_feed_not
     keep = torch.tensor(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)))
     keep[0] = keep[-1] = True
     smaller = space.selected(machine, keep)
-    cut = space.connected(machine, machine.connections.matrices)  # pyright: ignore  # a copy
+    cut = space.unpacked(machine)  # a copy
     with torch.no_grad():
         cut.weight.movedim(machine.operator.weight_axes, (0, 1))[:, ~keep] = 0
     y0, z0 = case.points(2)

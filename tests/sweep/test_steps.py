@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from cases import SERVED, Case, cases, randomize
+from cases import SERVED, Case, cases, randomize, read_part
 from hypothesis import given
 from tolerance import assert_equal
 from torch import Tensor
@@ -24,6 +24,7 @@ from resolvent.structure.operator import Product, Rectangle, Region
 from resolvent.structure.sigma import FUNCTION, SLOPE_AT, Sigma
 from resolvent.sweep.plan import EVERY, Activate, Loop, Multiply, backwards
 from resolvent.sweep.solve import solve
+from resolvent.sweep.steps import accumulate, flat, steps
 from resolvent.sweep.system import from_integers, system
 
 EPSILON = Numbers(2)
@@ -88,40 +89,44 @@ def test_reals_are_numbers_without_an_axis():
     assert_equal(over(REALS, case, y0, None), case.machine.solve(y0))
 
 
-class Packed(rv.Operator):
-    """A dense W as the rectangles that are read, one after another, in one vector."""
+@given(cases(kinds=SERVED))
+def test_a_packed_weight_is_solved_with_as_it_is(case):
+    """Step by step, over any numbers of a batch, and its cotangent is as large."""
+    machine, (y0, z0, v0, u0) = case.machine, case.points(4)
+    whole, packed = machine.system, rv.space.packed(machine).system
+    entries = whole.packed_weight(machine.weight.detach())
+    assert torch.equal(packed.unpacked(entries), machine.weight.where(read_part(machine), 0))
+    assert_equal(
+        steps(packed, Sigma(FUNCTION), entries, machine.bias, y0, z0),
+        steps(whole, Sigma(FUNCTION), machine.weight, machine.bias, y0, z0),
+    )
+    v, z = (flat(x, 0, machine.operator.event_ndim) for x in (v0, u0))
+    assert_equal(accumulate(packed, v, z, 0), whole.packed_weight(accumulate(whole, v, z, 0)))
+
+
+class Own(rv.Operator):
+    """A dense W, without what makes it fast."""
 
     event_ndim, ndims, layout = 1, range(1, 100), "(..., channels)"
 
-    def __init__(self, rectangles: tuple[Rectangle, ...], channels: int):
-        sizes = [len(r.to) * len(r.source) for r in rectangles]
-        self.channels, self.weight_shape = channels, (sum(sizes),)
-        self.starts = [sum(sizes[:k]) for k in range(len(sizes))]
-
-    def entries(self, weight: Tensor, rectangle: Rectangle) -> Tensor:
-        start, rows, columns = self.starts[rectangle.k], len(rectangle.to), len(rectangle.source)
-        return weight.narrow(-1, start, rows * columns).unflatten(-1, (rows, columns))
+    def __init__(self, channels: int):
+        self.channels, self.weight_shape = channels, (channels, channels)
 
     def apply(self, W: Tensor, z: Tensor) -> Tensor:
         return z @ W.mT
 
 
 @given(cases(kinds=("dense",)))
-def test_a_packed_weight_is_solved_with_as_it_is(case):
+def test_a_packed_weight_of_an_operator_of_ones_own_is_solved_with(case):
     machine, (y0, z0, v0, u0) = case.machine, case.points(4)
-    whole = machine.system
-    operator = Packed(whole.rectangles, machine.partition.total)
-    packed = system(whole.connections, operator, whole.activations)
-    assert packed.form is None
+    packed = system(machine.connections, Own(machine.partition.total), machine.activation, packed=True)
     assert packed.executor("cpu", torch.float64) == "torch"
-    parts = [machine.operator.entries(machine.weight, r).flatten() for r in whole.rectangles]
-    weight = torch.cat(parts or [machine.weight.new_zeros(0)]).detach().requires_grad_()
+    weight = packed.packed_weight(machine.weight.detach()).requires_grad_()
     solution = solve(packed, Sigma(FUNCTION), weight, machine.bias, y0, z0)
     assert_equal(solution, machine.solve(y0, z0))
     actual = torch.autograd.grad(solution, weight, (v0, u0))[0]
     expected = torch.autograd.grad(machine.solve(y0, z0), machine.weight, (v0, u0))[0]
-    for r in whole.rectangles:
-        assert_equal(operator.entries(actual, r), machine.operator.entries(expected, r))
+    assert_equal(actual, packed.packed_weight(expected))
 
 
 def test_a_loop_of_two_steps_is_the_plan_of_any_length_and_its_dual_is_that_backwards():
@@ -230,19 +235,19 @@ def test_an_activation_like_a_known_one_is_not_computed_as_it():
 
 
 def test_an_operator_that_gives_another_shape_is_refused():
-    class Short(Packed):
+    class Short(Own):
         def apply(self, W: Tensor, z: Tensor) -> Tensor:
             return super().apply(W, z)[..., :1]
 
     dense = rv.DenseMachine((1, 2))
-    short = system(dense.connections, Short(dense.system.rectangles, 3), dense.activation)
+    short = system(dense.connections, Short(3), dense.activation)
     with pytest.raises(ValueError, match=r"Short gives \(4, 1\) where y has \(4, 2\)"):
-        solve(short, Sigma(FUNCTION), torch.ones(2), None, torch.zeros(4, 1), None)
+        solve(short, Sigma(FUNCTION), torch.ones(3, 3), None, torch.zeros(4, 1), None)
 
 
 def test_systems_with_parts_of_ones_own_go_with_their_machine():
     dense = rv.DenseMachine((1, 2))
-    operator = Packed(dense.system.rectangles, 3)
+    operator = Own(3)
     seen, made = weakref.ref(operator), system(dense.connections, operator, dense.activation)
     assert made.operator is operator
     del operator, made

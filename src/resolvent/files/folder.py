@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-FORMAT, VERSION = "resolvent", 1
+FORMAT, VERSION = "resolvent", 2
 SPECIFICATION, WEIGHTS = "machine.json", "weights.safetensors"
 NEXT = f"{SPECIFICATION}.new"
 TYPES = {"F64", "F32", "F16", "BF16"}
@@ -47,8 +47,8 @@ def replace_text(path: Path, text: str) -> None:
     aside.replace(path)
 
 
-def read(folder: str | os.PathLike) -> tuple[dict[str, Any], Path]:
-    """The specification without its head, and the path of the weights that belong to it."""
+def read(folder: str | os.PathLike) -> tuple[dict[str, Any], Path, int]:
+    """The specification without its head, the path of the weights that belong to it, and its version."""
     folder = Path(folder)
     weights, found = folder / WEIGHTS, [folder / name for name in (SPECIFICATION, NEXT) if (folder / name).is_file()]
     for path, exists in ((folder / SPECIFICATION, found), (weights, weights.is_file())):
@@ -59,7 +59,7 @@ def read(folder: str | os.PathLike) -> tuple[dict[str, Any], Path]:
         specification = _specification(found[1])
     if specification.pop("weights_sha256") != digest:
         raise ValueError(f"{weights} is not the file that {SPECIFICATION} names: it was changed, cut off or exchanged")
-    return specification, weights
+    return specification, weights, specification.pop("version")
 
 
 def tensors(path: Path, expected: Mapping[str, tuple[int, ...]], device: Any) -> dict[str, Tensor]:
@@ -88,9 +88,9 @@ def _specification(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is not JSON: {error}") from None
     if not isinstance(specification, dict) or specification.pop("format", None) != FORMAT:
         raise ValueError(f'{path} is not the specification of a machine: it needs "format": "{FORMAT}"')
-    version = specification.pop("version", None)
-    if type(version) is not int or version != VERSION:
-        raise ValueError(f"{path} has version {version!r}, this library reads version {VERSION}")
+    version = specification.get("version")
+    if type(version) is not int or not 1 <= version <= VERSION:
+        raise ValueError(f"{path} has version {version!r}, this library reads versions up to {VERSION}")
     if not isinstance(specification.get("weights_sha256"), str):
         raise ValueError(f'{path} has no "weights_sha256"')
     return specification

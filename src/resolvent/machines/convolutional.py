@@ -32,6 +32,7 @@ class ConvMachine(StructuredMachine):
         padding: Literal["same", "causal"] | Sequence[int] | Sequence[Sequence[int]] = "same",
         bias: bool = True,
         connections: ConnectionsLike = "all",
+        packed: bool = False,
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
     ):
@@ -40,7 +41,7 @@ class ConvMachine(StructuredMachine):
         if len(kernel) > 3:
             raise ValueError(f"kernel_size has {len(kernel)} axes, at most 3 are possible: {kernel}")
         operator = Convolution(Partition(sizes).total, kernel, _pairs(padding, kernel))
-        options: Any = dict(bias=bias, connections=connections, device=device, dtype=dtype)
+        options: Any = dict(bias=bias, connections=connections, packed=packed, device=device, dtype=dtype)
         super().__init__(operator, sizes, activation, **options)
 
 

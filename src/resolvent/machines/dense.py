@@ -31,8 +31,9 @@ class DenseMachine(StructuredMachine):
         *,
         bias: bool = True,
         connections: ConnectionsLike = "all",
+        packed: bool = False,
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
     ):
-        options: Any = dict(bias=bias, connections=connections, device=device, dtype=dtype)
+        options: Any = dict(bias=bias, connections=connections, packed=packed, device=device, dtype=dtype)
         super().__init__(Dense(Partition(sizes).total), sizes, activation, **options)

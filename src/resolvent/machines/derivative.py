@@ -33,7 +33,7 @@ class Tangent(Linear):
 
     def endofunction(self, x: Point) -> Point:
         """(W dz, σ'(y) ⊙ dy) or, for the dual, (W* v, σ'(y) ⊙ u)."""
-        weight, names = self.machine.weight, ("u", "v") if self.system.transposed else ("dy", "dz")
+        weight, names = pytorch.weight_and_bias(self.machine)[0], ("u", "v") if self.system.transposed else ("dy", "dz")
         y, z = both(self.system, weight, x, names)
         explain_points(self.system, weight, {names[0]: y, "y": self.y})
         Wz, _ = solve(self.system, ZERO, weight, None, None, z)

@@ -55,13 +55,14 @@ class RecurrentMachine(StructuredMachine):
         time_block: int = 1,
         bias: bool = True,
         connections: ConnectionsLike = "all",
+        packed: bool = False,
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
     ):
         partition = Partition(sizes)
         lags, time_block = integer("lags", lags, minimum=0), integer("time_block", time_block, minimum=1)
         read = connect(connections, partition, lags, time_block)
-        options: Any = dict(bias=bias, connections=read, device=device, dtype=dtype)
+        options: Any = dict(bias=bias, connections=read, packed=packed, device=device, dtype=dtype)
         super().__init__(Lagged(partition.total, lags), sizes, activation, **options)
 
     @property
@@ -122,7 +123,7 @@ class RecurrentMachine(StructuredMachine):
     def initial_state(self, batch: int | None = None) -> State:
         """The state before the first step: the z of the last `lags` steps, all zero. No batch axis for None."""
         shape = (self.operator.lags, self.partition.total)
-        return pytorch.cast(self.weight).new_zeros(shape if batch is None else (batch, *shape))
+        return pytorch.cast(pytorch.weight_and_bias(self)[0]).new_zeros(shape if batch is None else (batch, *shape))
 
     def step(self, x: Float[Tensor, "*batch inputs"] | Jet, state: Any) -> tuple[Any, Any]:
         """z of the next time step and the state after it: the numbers of the whole sequence, in constant memory."""

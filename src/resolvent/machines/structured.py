@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -33,8 +34,11 @@ class StructuredMachine(Machine, nn.Module):
     A point is a pair (y, z). A subclass brings its operator; calling the machine is half of its resolvent.
     """
 
-    weight: nn.Parameter
+    weight: Any
+    """W: the parameter or, of a packed machine, computed from its `entries`."""
     bias: nn.Parameter | None
+    stored = "weight"
+    """The name of the parameter that has W: of a packed machine, `entries`."""
     kind = ""
     """Its name in files; a machine of one's own has none."""
     leaf = True  # one operation where a network is traced
@@ -47,6 +51,7 @@ class StructuredMachine(Machine, nn.Module):
         *,
         bias: bool = True,
         connections: ConnectionsLike | Connections = "all",
+        packed: bool = False,
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
     ):
@@ -55,11 +60,13 @@ class StructuredMachine(Machine, nn.Module):
         if not isinstance(connections, Connections):
             connections = connect(connections, partition)
         sigma = activations_of(activation, partition, operator.channel_axis, operator.event_ndim)
-        self._system = system(connections, operator, sigma)
-        weight = torch.empty(operator.weight_shape, device=device, dtype=dtype)
+        self._system = system(connections, operator, sigma, packed)
+        weight = torch.empty(self._system.weight_shape, device=device, dtype=dtype)
         if not weight.is_floating_point():
             raise TypeError(f"dtype must be of floating point, got {dtype}")
-        self.weight = nn.Parameter(weight)
+        if packed:
+            self.stored = "entries"
+        self.register_parameter(self.stored, nn.Parameter(weight))
         values = nn.Parameter(torch.empty(partition.total, device=device, dtype=dtype)) if bias else None
         self.register_parameter("bias", values)
         self.reset_parameters()
@@ -92,17 +99,34 @@ class StructuredMachine(Machine, nn.Module):
         Var y[c] = Var W[c, :] Σ E[σ(g)²] over the channels that feed c, with g standard normal: the block's true
         fan-in, where each channel counts as much as its activation lets through. For relu this is He's rule.
         """
+        weight, bias = pytorch.weight_and_bias(self)
+        if weight.is_meta:  # nothing to draw
+            return
         n, (out_axis, in_axis) = self.partition.total, self.operator.weight_axes
         mask = self.operator.mask(self.connections.expand(self.partition))
         read = mask.movedim((out_axis, in_axis), (0, 1)).reshape(n, n, -1).sum(2)
         runs = [(torch.tensor(a.second_moment(), device="cpu"), size) for a, size in self.activation.runs]
         fan_in = (read * torch.cat([power.expand(size) for power, size in runs])).sum(1)
         fan_in[: self.partition.sizes[0]] *= 2  # what recurs into the first block meets the input there
-        scale = torch.where(fan_in > 0, fan_in.rsqrt(), 0).to(self.weight)
-        self.weight.normal_().mul_(scale.reshape(-1, *(1,) * (mask.ndim - 1 - out_axis)))
-        self.weight.masked_fill_(~mask.to(self.weight.device), 0)
-        if self.bias is not None:
-            self.bias.zero_()
+        scale = torch.where(fan_in > 0, fan_in.rsqrt(), 0).to(weight)
+        W = weight.new_empty(self.operator.weight_shape) if self._system.packed else weight
+        W.normal_().mul_(scale.reshape(-1, *(1,) * (mask.ndim - 1 - out_axis)))
+        W.masked_fill_(~mask.to(weight.device), 0)
+        if self._system.packed:
+            weight.copy_(self._system.packed_weight(W))
+        if bias is not None:
+            bias.zero_()
+
+    def __getattr__(self, name: str) -> Any:
+        """What is no attribute of its own: a parameter or, of a packed machine, W."""
+        if name == "weight" and self.stored != name:
+            return self._system.unpacked(getattr(self, self.stored))
+        return super().__getattr__(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "weight" and self.stored != name:
+            raise AttributeError("the weight of a packed machine is computed from its entries: change those")
+        super().__setattr__(name, value)
 
     @property
     def executor(self) -> str:
@@ -111,7 +135,8 @@ class StructuredMachine(Machine, nn.Module):
         On a GPU, "triton" serves convolutions over one axis of up to 64 positions; in larger spaces, and over jets
         everywhere, "torch" does. On a CPU "native" serves jets, too.
         """
-        return self._system.executor(self.weight.device.type, self.weight.dtype)
+        weight, _ = pytorch.weight_and_bias(self)
+        return self._system.executor(weight.device.type, weight.dtype)
 
     def forward(self, x: Tensor | Jet) -> Any:
         """The z of the resolvent at y0 = x + bias, z0 = 0. x has the channels of the first block, or all of them."""
@@ -143,12 +168,13 @@ class StructuredMachine(Machine, nn.Module):
     def resolvent(self, x0: Point) -> Pair:
         """(id - f)^-1 of a pair (y0, z0): a solve without the bias, which belongs to y0."""
         y0, z0 = pair(x0)
-        return solve(self._system, ITSELF, self.weight, None, y0, z0)
+        return solve(self._system, ITSELF, pytorch.weight_and_bias(self)[0], None, y0, z0)
 
     def endofunction(self, x: Point) -> Pair:
         """f(y, z) = (W z, σ(y))."""
-        y, z = both(self._system, self.weight, x, ("y", "z"))
-        Wz, _ = solve(self._system, ZERO, self.weight, None, None, z)
+        weight, _ = pytorch.weight_and_bias(self)
+        y, z = both(self._system, weight, x, ("y", "z"))
+        Wz, _ = solve(self._system, ZERO, weight, None, None, z)
         return Wz, self.activation(pytorch.cast(y))
 
     def depth_sequence(self, x0: Point, start: Point | None = None) -> list[Point]:
@@ -175,7 +201,10 @@ class StructuredMachine(Machine, nn.Module):
         return Dual(self, _y(x) if isinstance(x, tuple | list) else x, value)
 
     def weight_cotangent(self, v: Tensor | Jet, z: Tensor | Jet) -> Tensor:
-        """Q = v z* summed over the batch, zero where W is not read: the cotangent of W, from the dual's v."""
+        """Q = v z* summed over the batch, zero where W is not read: the cotangent of W, from the dual's v.
+
+        Of a packed machine, that of its entries.
+        """
         return weight_cotangent(self._system, pytorch.weight_and_bias(self)[0], v, z)
 
     def split(self, z: Tensor | Jet) -> tuple[Any, ...]:
@@ -213,7 +242,7 @@ class StructuredMachine(Machine, nn.Module):
     def as_point(self, y0: Tensor | Jet, z0: Tensor | Jet | None = None, prefix: str = "") -> dict[str, Any]:
         """(y0 + bias, z0) in the parts of `as_sum`."""
         points = dict(y0=y0) if z0 is None else dict(y0=y0, z0=z0)
-        explain_points(self._system, self.weight, points, short=("y0", "z0"))
+        explain_points(self._system, pytorch.weight_and_bias(self)[0], points, short=("y0", "z0"))
         halves: dict[str, Any] = {"y": self.operator.extended(y0, self.bias)}
         halves |= {} if z0 is None else {"z": self.operator.extended(z0)}
         return {
@@ -254,6 +283,7 @@ class StructuredMachine(Machine, nn.Module):
             connections=self._named_connections("all", "sequential")
             or (matrices if self.connections.lags else matrices[0]),
             bias=self.bias is not None,
+            packed=self._system.packed,
             **self.arguments,
         )
 
@@ -263,8 +293,10 @@ class StructuredMachine(Machine, nn.Module):
 
     @property
     def shared_tensors(self) -> dict[str, Tensor]:
-        """The contents of `weights.safetensors`."""
-        tensors: dict[str, Tensor] = {"weight": self.weight}
+        """The contents of `weights.safetensors`: of W, what is read, in the order of W in memory."""
+        weight, packed = getattr(self, self.stored).detach().cpu(), self._system.packed
+        entries = weight if packed else self._system.packed_weight(weight)
+        tensors: dict[str, Tensor] = {"weight": entries[self._system.places().argsort()]}
         return tensors if self.bias is None else tensors | {"bias": self.bias}
 
     def extra_repr(self) -> str:
@@ -274,7 +306,9 @@ class StructuredMachine(Machine, nn.Module):
         connections = self._named_connections(*names) or f"{counts[0]} of {counts[1]}"
         fields = dict(sizes=self.partition.sizes, activation=self.activation, **self.arguments)
         fields |= dict(connections=connections, bias=self.bias is not None)
-        return ", ".join(f"{name}={value}" for name, value in fields.items())
+        fields |= dict(packed=True) if self._system.packed else {}
+        read = f"reads {self._system.entries:,} of {prod(self.operator.weight_shape):,} weights"
+        return ", ".join([*(f"{name}={value}" for name, value in fields.items()), read])
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -2,16 +2,20 @@
 
 import os
 from collections.abc import Mapping
+from itertools import compress
 from math import prod
+from operator import mul
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..algebra.sum import Layer, Sum
 from ..files import folder as _folder
 from ..machines.kinds import KINDS
 from ..machines.structured import StructuredMachine
-from ..structure.partition import integers
+from ..structure.connections import connect
+from ..structure.partition import Partition, integers
 
 SHARED = frozenset({"kind", "sizes", "activation", "connections", "bias"})
 
@@ -21,14 +25,14 @@ def load(folder: str | os.PathLike, *, device: torch.device | str | int = "cpu")
 
     Nothing is executed: the specification says which of the library's machines it is, with which of its activations.
     """
-    specification, path = _folder.read(folder)
+    specification, path, version = _folder.read(folder)
     if specification.get("kind") != "sum":
-        return _machines([("", specification)], path, device)[0]
+        return _machines([("", specification)], path, version, device)[0]
     _check_fields("a sum", specification, frozenset({"kind", "parts", "machines", "layers"}))
     machines, layers, parts = (specification[field] for field in ("machines", "layers", "parts"))
     if not all(isinstance(x, list) for x in (machines, layers, parts)) or not all(isinstance(p, str) for p in parts):
         raise ValueError("machines, layers and parts of a sum must be lists, and parts names")
-    built = _machines([(f"{i}.", machine) for i, machine in enumerate(machines)], path, device)
+    built = _machines([(f"{i}.", machine) for i, machine in enumerate(machines)], path, version, device)
     return Sum([_layer(layer, built) for layer in layers], parts=parts)
 
 
@@ -44,11 +48,11 @@ def _layer(layer: Any, machines: list[StructuredMachine]) -> Layer:
     return Layer(machines[index], reads=layer["reads"], writes=layer["writes"], name=layer["name"])
 
 
-def _machines(named: list[tuple[str, Any]], path: Any, device: Any) -> list[Any]:
+def _machines(named: list[tuple[str, Any]], path: Any, version: int, device: Any) -> list[Any]:
     """All machines of one file, whose tensors are looked at before any machine of that size is made."""
     shapes: dict[str, tuple[int, ...]] = {}
     for prefix, machine in named:
-        shapes |= {prefix + name: shape for name, shape in _shapes(machine).items()}
+        shapes |= {prefix + name: shape for name, shape in _shapes(machine, version).items()}
     tensors = _folder.tensors(path, shapes, device)
     built = []
     for prefix, specification in named:
@@ -57,33 +61,68 @@ def _machines(named: list[tuple[str, Any]], path: Any, device: Any) -> list[Any]
             raise ValueError(f"{path} has a weight and a bias of different types")
         cls, _ = KINDS[arguments.pop("kind")]
         machine = cls(device="meta", dtype=tensors[f"{prefix}weight"].dtype, **arguments)
-        machine.load_state_dict({name: tensors[prefix + name] for name in machine.state_dict()}, assign=True)
+        weight = tensors[f"{prefix}weight"]
+        state = {machine.stored: weight if version == 1 else _in_memory(machine, weight)}
+        state |= {"bias": tensors[f"{prefix}bias"]} if machine.bias is not None else {}
+        machine.load_state_dict(state, assign=True)
         built.append(machine.requires_grad_(True))
     return built
 
 
-def _shapes(specification: Any) -> dict[str, tuple[int, ...]]:
+def _in_memory(machine: StructuredMachine, weight: Tensor) -> Tensor:
+    """The parameter, of what is read in the order of W in memory."""
+    system = machine.system
+    entries = torch.empty_like(weight).index_copy(0, system.places().argsort().to(weight.device), weight)
+    return entries if system.packed else system.unpacked(entries)
+
+
+def _shapes(specification: Any, version: int) -> dict[str, tuple[int, ...]]:
     """The shapes of weight and bias, from a specification whose fields are all there and of the right kind."""
     kind = specification.get("kind") if isinstance(specification, dict) else None
     if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(f"kind {kind!r} is unknown: this library reads {', '.join(KINDS)} and sum")
-    _check_fields(f"a {kind} machine", specification, SHARED | KINDS[kind][1])
+    _check_fields(f"a {kind} machine", specification, SHARED | KINDS[kind][1] | ({"packed"} if version > 1 else set()))
     for field, expected in (("activation", str), ("padding", list)):
         value = specification.get(field, [])
         if not isinstance(value, list) or not all(isinstance(entry, expected) for entry in value):
             raise ValueError(f"{field} must be a list with one entry for each {'block' if expected is str else 'axis'}")
-    if not isinstance(specification["bias"], bool):
-        raise ValueError(f"bias must be true or false, got {specification['bias']!r}")
-    n = sum(integers("sizes", specification["sizes"]))
-    shape = (n, n)
+    for field in ("bias", "packed"):
+        if not isinstance(specification.get(field, False), bool):
+            raise ValueError(f"{field} must be true or false, got {specification[field]!r}")
+    sizes, kernel, lags = integers("sizes", specification["sizes"]), (), 0
+    n = sum(sizes)
     if kind == "conv":
-        shape = (n, n, *integers("kernel_size", specification["kernel_size"]))
+        kernel = integers("kernel_size", specification["kernel_size"])
     elif kind == "recurrent":
         (lags,) = integers("lags", [specification["lags"]], minimum=0)
-        shape = (lags + 1, n, n)
+    shape = (*((lags + 1,) if kind == "recurrent" else ()), n, n, *kernel)
     if prod(shape) >= 2**48:
         raise ValueError(f"a weight of shape {shape} is larger than any file")
-    return {"weight": shape} | ({"bias": (n,)} if specification["bias"] else {})
+    bias = {"bias": (n,)} if specification["bias"] else {}
+    if version == 1:
+        return {"weight": shape} | bias
+    (time_block,) = integers("time_block", [specification.get("time_block", 1)])
+    entries = _read(specification["connections"], sizes, lags, time_block) * prod(kernel)
+    # What a machine takes in memory besides what is in the file must not be more than a small file's reader expects.
+    whole = 0 if specification["packed"] else prod(shape)
+    if max(whole, 16 * (lags + 1) * len(sizes) ** 2) > max(2**28, 64 * entries):
+        raise ValueError(f"sizes, lags and connections need far more memory than the {entries:,} weights of the file")
+    return {"weight": (entries,)} | bias
+
+
+def _read(connections: Any, sizes: tuple[int, ...], lags: int, time_block: int) -> int:
+    """How many entries of W are read, without the kernel; of connections by name nothing is made yet."""
+    if not isinstance(connections, str):
+        matrices = connect(connections, Partition(sizes), lags, time_block).matrices
+        rows = (sum(compress(sizes, row)) * size for m in matrices for row, size in zip(m, sizes, strict=True))
+        return sum(rows)
+    n, squares = sum(sizes), sum(size * size for size in sizes)
+    earlier = {"all": (n * n - squares) // 2, "sequential": sum(map(mul, sizes[1:], sizes))}
+    long = {"all": n * n, "sequential": squares}
+    if connections not in earlier:
+        raise ValueError(f"connections={connections!r} is unknown: use 'all', 'sequential' or matrices")
+    short = min(time_block, lags + 1)
+    return short * earlier[connections] + (lags + 1 - short) * long[connections]
 
 
 def _check_fields(what: str, fields: Any, expected: frozenset[str]) -> None:

@@ -55,15 +55,15 @@ def write(
 
 def _example(machine: StructuredMachine, channels: int, time_steps: int | None) -> tuple[Tensor, dict[int, Any]]:
     """An input and its dynamic axes. Sizes of 0 and 1 would be taken for fixed."""
-    batch = {0: torch.export.Dim("batch")}
+    batch, weight = {0: torch.export.Dim("batch")}, getattr(machine, machine.stored)
     if isinstance(machine, RecurrentMachine):
         if time_steps is None:
             raise ValueError("time_steps must be given for a recurrent machine: it is unrolled")
-        return machine.weight.new_zeros(2, time_steps, channels), batch
+        return weight.new_zeros(2, time_steps, channels), batch
     if time_steps is not None:
         raise ValueError(f"time_steps={time_steps} is for recurrent machines only, got a {machine.kind} machine")
     if isinstance(machine, ConvMachine):
-        axes = machine.weight.ndim - 2
+        axes = machine.operator.event_ndim - 1
         space = {2 + axis: torch.export.Dim(f"space{axis}") for axis in range(axes)}
-        return machine.weight.new_zeros(2, channels, *(7 + axis for axis in range(axes))), batch | space
-    return machine.weight.new_zeros(2, channels), batch
+        return weight.new_zeros(2, channels, *(7 + axis for axis in range(axes))), batch | space
+    return weight.new_zeros(2, channels), batch

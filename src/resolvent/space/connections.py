@@ -13,8 +13,10 @@ from ..structure.partition import Partition, integer
 from .made import blank, edges, kind_of, made, read
 
 
-def connected(machine: StructuredMachine, connections: ConnectionsLike) -> Any:
+def connected(machine: StructuredMachine, connections: ConnectionsLike, *, packed: bool | None = None) -> Any:
     """The machine with these connections: W as it is where it is still read, and zero where it is newly read.
+
+    It is packed if the machine is, or if at most a quarter of W is read, unless that is said.
 
     >>> from resolvent import DenseMachine
     >>> sequential = connected(DenseMachine((2, 3, 1)), "sequential")
@@ -26,8 +28,12 @@ def connected(machine: StructuredMachine, connections: ConnectionsLike) -> Any:
     after = connect(connections, machine.partition, before.lags, before.time_block)
     both = before.expand(machine.partition) & after.expand(machine.partition)
     weight = machine.weight.where(operator.mask(both).to(machine.weight.device), 0)
-    matrices = torch.tensor(after.matrices)
-    return made(machine, machine.partition.sizes, machine.activation.blocks, matrices, weight, machine.bias)
+    matrices, sizes = torch.tensor(after.matrices), machine.partition.sizes
+    if packed is None:
+        packed = (
+            machine.system.packed or 4 * int(operator.mask(after.expand(machine.partition)).sum()) <= weight.numel()
+        )
+    return made(machine, sizes, machine.activation.blocks, matrices, weight, machine.bias, packed)
 
 
 def selected(machine: StructuredMachine, keep: Tensor | Sequence[bool]) -> Any:

@@ -19,14 +19,40 @@ def made(
     connections: Tensor,
     weight: Tensor,
     bias: Tensor | None,
+    packed: bool | None = None,
 ) -> Any:
-    """A machine like this one with these parameters, which need gradients where its own do. Nothing is drawn."""
-    new = blank(machine, sizes, activations, connections, device="meta")
-    state = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
+    """A machine like this one with these parameters, which need gradients where its own do. Nothing is drawn.
+
+    W is given whole; it is packed if the machine's is, unless that is said.
+    """
+    packed = machine.system.packed if packed is None else packed
+    new = blank(machine, sizes, activations, connections, "meta", packed)
+    weight = new.system.packed_weight(weight) if packed else weight
+    state = {new.stored: weight} if bias is None else {new.stored: weight, "bias": bias}
     new.load_state_dict({name: x.detach().clone() for name, x in state.items()}, assign=True)
     for name, parameter in new.named_parameters():
-        parameter.requires_grad_(getattr(machine, name).requires_grad)
+        own: Any = machine.bias if name == "bias" else getattr(machine, machine.stored)
+        parameter.requires_grad_(own.requires_grad)
     return new.train(machine.training)
+
+
+def packed(machine: StructuredMachine) -> Any:
+    """The machine whose parameter is what is read of W and nothing else: `entries`, rectangle after rectangle.
+
+    Solves take it as it is, and so do optimisers, which then keep no state for the rest. `weight` reads as W.
+    """
+    return as_packed(machine, True)
+
+
+def unpacked(machine: StructuredMachine) -> Any:
+    """The machine whose parameter is all of W."""
+    return as_packed(machine, False)
+
+
+def as_packed(machine: StructuredMachine, packed: bool) -> Any:
+    kind_of(machine)
+    sizes, activations = machine.partition.sizes, machine.activation.blocks
+    return made(machine, sizes, activations, edges(machine), machine.weight, machine.bias, packed)
 
 
 def blank(
@@ -35,10 +61,11 @@ def blank(
     activations: Sequence[Activation],
     connections: Tensor,
     device: torch.device | str,
+    packed: bool = False,
 ) -> Any:
     """A machine of this one's kind as it is built."""
-    cls = kind_of(machine)
-    options: Any = dict(bias=machine.bias is not None, device=device, dtype=machine.weight.dtype) | machine.arguments
+    cls, dtype = kind_of(machine), getattr(machine, machine.stored).dtype
+    options: Any = dict(bias=machine.bias is not None, device=device, dtype=dtype, packed=packed) | machine.arguments
     return cls(sizes, list(activations), connections=connections, **options)
 
 
@@ -59,10 +86,10 @@ def edges(machine: StructuredMachine) -> Tensor:
 
 def read(machine: StructuredMachine) -> Tensor:
     """The mask `[lag, out, in]` of what is read, on the device of W."""
-    return machine.connections.expand(machine.partition).to(machine.weight.device)
+    return machine.connections.expand(machine.partition).to(getattr(machine, machine.stored).device)
 
 
-def entries(machine: StructuredMachine) -> Tensor:
+def in_one_layout(machine: StructuredMachine) -> Tensor:
     """W as `[lag, out, in, tap]`, zero where it is not read, in 32 bits at least."""
     kind_of(machine)
     W = machine.weight.detach()

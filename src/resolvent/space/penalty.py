@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..machines.structured import StructuredMachine
-from .made import entries, read
+from .made import in_one_layout, read
 
 By = Literal["edges", "units", "lags"]
 
@@ -14,7 +14,7 @@ By = Literal["edges", "units", "lags"]
 def edge_norms(machine: StructuredMachine) -> Tensor:
     """The norm of W from each block to each other one, `[lag, to, from]`, with lag 0 alone where there is no time."""
     groups, shape = _groups(machine, "edges")
-    return _sums(entries(machine).square().sum(-1), groups, shape).sqrt()
+    return _sums(in_one_layout(machine).square().sum(-1), groups, shape).sqrt()
 
 
 @torch.no_grad()
@@ -29,9 +29,10 @@ def shrink_(machine: StructuredMachine, threshold: float, by: By = "edges", pric
         raise ValueError(f"by={by!r} is unknown: use 'edges', 'units' or 'lags'")
     if not threshold >= 0:
         raise ValueError(f"threshold must be at least 0, got {threshold}")
-    W, mask, (groups, shape) = entries(machine), read(machine), _groups(machine, by)
-    if "weight" not in dict(machine.named_parameters(recurse=False)):
-        raise TypeError("weight is computed from other parameters, as by pruning: make it one again first")
+    W, mask, (groups, shape) = in_one_layout(machine), read(machine), _groups(machine, by)
+    stored = dict(machine.named_parameters(recurse=False)).get(machine.stored)
+    if stored is None:
+        raise TypeError(f"{machine.stored} is computed from other parameters, as by pruning: make it one again first")
     if price is not None and (price.shape != shape or not (price >= 0).all()):
         raise ValueError(
             f"price of shape {tuple(price.shape)}: by {by}, {tuple(shape)} numbers of at least 0 are needed"
@@ -41,12 +42,13 @@ def shrink_(machine: StructuredMachine, threshold: float, by: By = "edges", pric
     least = threshold * count.sqrt() * (1 if price is None else price.to(W))
     factor = torch.where(norm > least, 1 - least / norm, 0)
     scale = factor.flatten()[groups].where(mask, 1).unsqueeze(-1).expand_as(W)
-    machine.weight.mul_(scale.reshape(machine.weight.shape))
+    scale = scale.reshape(machine.operator.weight_shape)
+    stored.mul_(machine.system.packed_weight(scale) if machine.system.packed else scale)
 
 
 def _groups(machine: StructuredMachine, by: By) -> tuple[Tensor, torch.Size]:
     """The group of each `[lag, out, in]`, and the shape of all groups."""
-    device, sizes = machine.weight.device, machine.partition.sizes
+    device, sizes = getattr(machine, machine.stored).device, machine.partition.sizes
     lags, n, blocks = len(machine.connections.matrices), sum(sizes), len(sizes)
     lag, unit = torch.arange(lags, device=device), torch.arange(n, device=device)
     if by == "edges":

@@ -10,7 +10,7 @@ from ..machines.structured import StructuredMachine
 from ..structure.connections import connect
 from ..structure.partition import Partition
 from .connections import connected, ordered, selected
-from .made import edges, entries, made
+from .made import edges, in_one_layout, made
 
 
 def simplified(machine: StructuredMachine) -> Any:
@@ -19,7 +19,7 @@ def simplified(machine: StructuredMachine) -> Any:
     A unit that no input reaches is a constant. One that is 0 goes; another one goes into the bias, of a dense machine
     that has one: elsewhere constants differ at borders and first steps. Inputs and outputs stay.
     """
-    sizes, W = machine.partition.sizes, entries(machine)
+    sizes, W = machine.partition.sizes, in_one_layout(machine)
     feeds = (W != 0).any(-1).any(0)
     n, inputs, outputs = sum(sizes), sizes[0], sizes[-1]
     unit = torch.arange(n, device=W.device)
@@ -47,7 +47,7 @@ def levelled(machine: StructuredMachine) -> tuple[Any, Tensor]:
     the output.
     """
     sizes, time_block = machine.partition.sizes, machine.connections.time_block
-    feeds = (entries(machine)[:time_block] != 0).any(-1).any(0).cpu()
+    feeds = (in_one_layout(machine)[:time_block] != 0).any(-1).any(0).cpu()
     owner = [i for i, size in enumerate(sizes) for _ in range(size)]
     level = [0] * len(owner)
     for c, block in enumerate(owner):
@@ -81,7 +81,7 @@ def _zeros(machine: StructuredMachine, feeds: Tensor, constant: Tensor) -> Tenso
 
 def _nonzero(machine: StructuredMachine) -> Tensor:
     """The connections `[lag, to, from]` of which some weight is not zero."""
-    rows = [part.any(1) for part in (entries(machine) != 0).any(-1).split(machine.partition.sizes, 1)]
+    rows = [part.any(1) for part in (in_one_layout(machine) != 0).any(-1).split(machine.partition.sizes, 1)]
     return torch.stack(
         [torch.stack([c.any(1) for c in row.split(machine.partition.sizes, 1)], 1) for row in rows], 1
     ).cpu()

@@ -34,9 +34,6 @@ class Lagged(Operator):
     def form(self) -> Form:
         return Form(LAGGED, self.channels, self.lags)
 
-    def entries(self, weight: Tensor, rectangle: Rectangle) -> Tensor:
-        return narrow(super().entries(weight, rectangle), -3, rectangle.lags)
-
     def apply(self, W: Tensor, z: Any) -> Any:
         """Of the lags from 0 on."""
         everything = Region(range(z.shape[-2]), range(z.shape[-1]))

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -28,6 +29,8 @@ class Rectangle(NamedTuple):
     lags: range
     to: range
     source: range
+    start: int | None = None
+    """Where its entries begin in a packed weight, which holds what is read alone, one rectangle after another."""
 
 
 class Product(NamedTuple):
@@ -82,8 +85,18 @@ class Operator(ABC):
 
     def entries(self, weight: Tensor, rectangle: Rectangle) -> Tensor:
         """W[lags, to, source], a view: the only place that says where a weight or its cotangent has its entries."""
-        (out, into), ndim, (_, _, to, source) = self.weight_axes, len(self.weight_shape), rectangle
-        return weight.narrow(out - ndim, to.start, len(to)).narrow(into - ndim, source.start, len(source))
+        (out, into), ndim, (_, lags, to, source, start) = self.weight_axes, len(self.weight_shape), rectangle
+        if start is not None:
+            shape = self.entries_shape(rectangle)
+            return weight.narrow(-1, start, prod(shape)).view(*weight.shape[:-1], *shape)
+        weight = narrow(narrow(weight, out - ndim, to), into - ndim, source)
+        return narrow(weight, -ndim, lags) if out else weight
+
+    def entries_shape(self, rectangle: Rectangle) -> tuple[int, ...]:
+        (out, into), shape = self.weight_axes, list(self.weight_shape)
+        shape[0] = len(rectangle.lags)  # where there is time
+        shape[out], shape[into] = len(rectangle.to), len(rectangle.source)
+        return tuple(shape)
 
     def mask(self, read: Tensor) -> Tensor:
         """The mask `[lag, out, in]` of what is read, in the shape of a weight."""

@@ -22,7 +22,7 @@ def sweep(
     In a space that the executor does not serve, the operation runs step by step, in the precision of eager code and
     not slower than what the compiler makes of the steps, which are the library's convolutions.
     """
-    if _one_operation(system, weight, len(system.operator.weight_shape)):
+    if _one_operation(system, weight, len(system.weight_shape)):
         tensors = weight, bias, y0, z0, sigma.point, sigma.value, sigma.inside
         numbers = sigma.numbers.serialized()
         return torch.ops.resolvent.sweep(
@@ -75,4 +75,4 @@ def _(integers, v, z):
 
 @torch.library.register_fake("resolvent::cotangent", lib=_library)
 def _(integers, v, z):
-    return v.new_empty(from_integers(tuple(integers)).operator.weight_shape)
+    return v.new_empty(from_integers(tuple(integers)).weight_shape)

@@ -40,14 +40,15 @@ def explain_points(
 ) -> None:
     """The same of parameters and points, which have all channels or, where they may be short, those of whole blocks."""
     operator, partition = system.operator, system.partition
-    _check("weight", weight, weight)
+    stored = "entries" if system.packed else "weight"
+    _check(stored, weight, weight)
     if not weight.is_floating_point():
-        raise TypeError(f"weight is {weight.dtype}, a machine needs floating point")
+        raise TypeError(f"{stored} is {weight.dtype}, a machine needs floating point")
     if bias is not None:
         _check("bias", bias, weight)
         if bias.shape != (operator.channels,):
             raise ValueError(f"bias has shape {tuple(bias.shape)}, the machine needs ({operator.channels},)")
-    members, first, expected = weight.ndim - len(operator.weight_shape), "", ()
+    members, first, expected = weight.ndim - len(system.weight_shape), "", ()
     for name, x in points.items():
         _check(name, x, weight)
         if x.ndim - members - (not numbers.real) not in operator.ndims:
@@ -69,8 +70,8 @@ def explain_points(
                 f"{first} and {name} must agree in all but their channels, "
                 f"zero-extended they are {expected} and {shape}"
             )
-    if members < 0 or weight.shape[members:] != operator.weight_shape or weight.shape[:members] != expected[:members]:
-        raise ValueError(f"weight has shape {tuple(weight.shape)}, the machine needs {tuple(operator.weight_shape)}")
+    if members < 0 or weight.shape[members:] != system.weight_shape or weight.shape[:members] != expected[:members]:
+        raise ValueError(f"{stored} has shape {tuple(weight.shape)}, the machine needs {tuple(system.weight_shape)}")
 
 
 def _check(name: str, x: Any, weight: Tensor) -> None:

@@ -121,7 +121,7 @@ def unrolled(
 
 def _product(rectangle: Rectangle, times: range, past: range, transposed: bool) -> Iterator[Product]:
     """The rectangle's effect of the past on these times or, transposed, of these times on the past, if there is any."""
-    k, lags, to, source = rectangle
+    k, lags, to, source, _ = rectangle
     lags = range(max(lags.start, times.start - past.stop + 1), min(lags.stop, times.stop - past.start))
     past = range(max(past.start, times.start - lags.stop + 1), min(past.stop, times.stop - lags.start))
     if times and lags and past:

@@ -197,7 +197,7 @@ class _Solve(Function):
         """A mapped weight opens an axis of members in front; other mapped axes become part of the batch."""
         operator, size = system.operator, info.batch_size
         *_, inside_dim, slope_dim, weight_dim, bias_dim, y0_dim, z0_dim = in_dims
-        members = weight.ndim - len(operator.weight_shape)
+        members = weight.ndim - len(system.weight_shape)
         axis = 0 if weight_dim is not None else members
         weight = weight if weight_dim is None else weight.movedim(weight_dim, 0)
         mapped = ((inside, inside_dim), (slope, slope_dim), (y0, y0_dim), (z0, z0_dim))
@@ -289,7 +289,7 @@ def _adjoint(
     if not by_weight:
         return u, v, None
     forward, (to, source) = (system.dual, (z, v)) if system.transposed else (system, (v, z))
-    members, event_ndim = weight.ndim - len(system.operator.weight_shape), system.operator.event_ndim
+    members, event_ndim = weight.ndim - len(system.weight_shape), system.operator.event_ndim
     to, source = (_as_rows(x, sigma.numbers, event_ndim) for x in (to, source))
     return u, v, _cotangent(forward, to, source, members)
 

@@ -22,7 +22,7 @@ def steps(
     """
     operator, real = system.operator, sigma.numbers.real
     y, z = begin(system, sigma, bias, y0, z0)
-    shape, members, axis = y.shape, weight.ndim - len(operator.weight_shape), -2 - operator.event_ndim
+    shape, members, axis = y.shape, weight.ndim - len(system.weight_shape), -2 - operator.event_ndim
     y, z = flat(y, members, -1 - axis - real), flat(z, members, -1 - axis - real)
     if sigma.mode != FUNCTION and is_batched_cotangent(weight):  # they are written to below
         y, z = y + weight.new_zeros(()), z + weight.new_zeros(())
@@ -66,13 +66,13 @@ def begin(
 def accumulate(system: System, v: Tensor, z: Tensor, members: int) -> Tensor:
     """Q = v z* of the paper, summed over the batch, rectangle after rectangle; zero where W is not read."""
     operator, ensemble = system.operator, v.shape[:members]
-    Q = v.new_zeros((*((prod(ensemble),) if ensemble else ()), *operator.weight_shape))
+    Q = v.new_zeros((*((prod(ensemble),) if ensemble else ()), *system.weight_shape))
     Q = Q + z.new_zeros(()) if is_batched_cotangent(z) else Q
     v, z = (flat(x, members, operator.event_ndim) for x in (v, z))
     with without_autocast(v):
         for rectangle in system.rectangles:
             operator.add_cotangent(operator.entries(Q, rectangle), v, z, rectangle)
-    return Q.view(*ensemble, *operator.weight_shape)
+    return Q.view(*ensemble, *system.weight_shape)
 
 
 def flat(x: Tensor, members: int, event_ndim: int) -> Tensor:

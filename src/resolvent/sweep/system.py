@@ -1,10 +1,12 @@
 """A structured machine without its numbers: what a sweep runs on."""
 
 from functools import lru_cache
-from itertools import chain, groupby, islice
+from itertools import accumulate, chain, groupby, islice
+from math import prod
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..pytorch import constant
 from ..structure.activation import ACTIVATIONS
@@ -25,12 +27,19 @@ class System:
     Immutable, and interned by `system`: equal ones are the same object. `dual` is the system of the dual machine.
     """
 
-    def __init__(self, connections: Connections, operator: Operator, activations: Activations):
+    def __init__(self, connections: Connections, operator: Operator, activations: Activations, packed: bool):
         self.partition, self.connections = activations.partition, connections
-        self.operator, self.activations = operator, activations
+        self.operator, self.activations, self.packed = operator, activations, packed
         self.form, self.codes = operator.form(), activations.codes
         self._check()
         self.rectangles, self.steps = plan(self.partition, connections)
+        starts = [*accumulate((prod(operator.entries_shape(r)) for r in self.rectangles), initial=0)]
+        self.entries = starts[-1]
+        """How many of W are read."""
+        if packed:
+            self.rectangles = tuple(r._replace(start=i) for r, i in zip(self.rectangles, starts, strict=False))
+        self.weight_shape: tuple[int, ...] = (self.entries,) if packed else operator.weight_shape
+        """Of W as a sweep takes it: whole, or packed."""
         self.inputs = self.partition.sizes[0], self.partition.total
         """How many channels an input may have: those of the first block, or all."""
         self.transposed = False
@@ -69,11 +78,30 @@ class System:
         """All of it, as compiled code carries it: for systems that an executor knows."""
         return _serialized(self)
 
+    @property
+    def whole(self) -> "System":
+        """The same system of a W that is not packed."""
+        made = system(self.connections, self.operator, self.activations)
+        return made.dual if self.transposed else made
+
+    def places(self, device: torch.device | str = "cpu") -> Tensor:
+        """Where each entry that is read, rectangle after rectangle, stands in W as it lies in memory, row by row."""
+        return _places(self, torch.device(device))
+
+    def unpacked(self, weight: Tensor, places: Tensor | None = None) -> Tensor:
+        """W of its entries, zero where it is not read."""
+        places, shape = self.places(weight.device) if places is None else places, self.operator.weight_shape
+        return weight.new_zeros(prod(shape)).index_copy(0, places, weight).view(shape)
+
+    def packed_weight(self, W: Tensor) -> Tensor:
+        """The entries of W that are read, rectangle after rectangle."""
+        return W.reshape(-1)[self.places(W.device)]
+
     def __deepcopy__(self, memo: dict) -> "System":
         return self
 
     def __reduce__(self):
-        made = system, (self.connections, self.operator, self.activations)
+        made = system, (self.connections, self.operator, self.activations, self.packed)
         return (_dual_of, made) if self.transposed else made
 
     def _check(self) -> None:
@@ -91,10 +119,10 @@ class System:
             )
 
 
-def system(connections: Connections, operator: Operator, activations: Activations) -> System:
+def system(connections: Connections, operator: Operator, activations: Activations, packed: bool = False) -> System:
     """The system of these: one for all that are equal, unless it has parts of one's own, which are not to be kept."""
     own = operator.form() is None or activations.codes is None
-    return (System if own else _interned)(connections, operator, activations)
+    return (System if own else _interned)(connections, operator, activations, packed)
 
 
 _interned = lru_cache(maxsize=256)(System)
@@ -102,6 +130,20 @@ _interned = lru_cache(maxsize=256)(System)
 
 def _dual_of(make: Any, arguments: tuple) -> System:
     return make(*arguments).dual
+
+
+@lru_cache(maxsize=64)
+def _places(system: System, device: torch.device) -> Tensor:
+    operator, parts = system.operator, []
+    for r in system.rectangles:
+        ranges = [range(size) for size in operator.weight_shape]
+        ranges[0] = r.lags  # where there is time
+        ranges[operator.weight_axes[0]], ranges[operator.weight_axes[1]] = r.to, r.source
+        place = torch.zeros((), dtype=torch.int64, device="cpu")
+        for part, size in zip(ranges, operator.weight_shape, strict=True):
+            place = place.unsqueeze(-1) * size + torch.arange(part.start, part.stop, device="cpu")
+        parts.append(place.flatten())
+    return torch.cat(parts or [torch.zeros(0, dtype=torch.int64)]).to(device)
 
 
 @lru_cache(maxsize=32)
@@ -116,7 +158,7 @@ def _serialized(system: System) -> tuple[int, ...]:
     assert system.codes is not None
     matrices = [(len([*same]), *chain(*matrix)) for matrix, same in groupby(connections.matrices)]
     sizes, padding = partition.sizes, getattr(system.operator, "padding", ())
-    head = (form.kind, form.lags, form.axes, connections.time_block, len(sizes), len(matrices))
+    head = (form.kind, form.lags, form.axes, connections.time_block, int(system.packed), len(sizes), len(matrices))
     return *head, *sizes, *system.codes, *form.kernel[3 - form.axes :], *chain(*padding), *map(int, chain(*matrices))
 
 
@@ -128,7 +170,7 @@ def from_integers(integers: tuple[int, ...]) -> System:
     def take(count: int) -> tuple[int, ...]:
         return tuple(islice(rest, count))
 
-    kind, lags, axes, time_block, n, count = take(6)
+    kind, lags, axes, time_block, packed, n, count = take(7)
     partition, codes, kernel = Partition(take(n)), take(n), take(axes)
     padding = tuple((before, after) for before, after in (take(2) for _ in range(axes)))
     matrices: list[tuple] = []
@@ -140,4 +182,4 @@ def from_integers(integers: tuple[int, ...]) -> System:
     operator = Lagged(channels, lags) if kind == LAGGED else operator
     blocks = tuple(list(ACTIVATIONS.values())[code] for code in codes)
     activations = Activations(blocks, partition, operator.channel_axis, operator.event_ndim)
-    return system(Connections(tuple(matrices), time_block), operator, activations)
+    return system(Connections(tuple(matrices), time_block), operator, activations, bool(packed))

@@ -24,7 +24,7 @@ class Model(Network):
     def forward(self, x: Tensor, **options: Any) -> Tensor:
         if not isinstance(self.machine, ConvMachine):
             return super().forward(x.flatten(1) if isinstance(self.machine, DenseMachine) else x)
-        if self.machine.weight.ndim == 3:  # a series, (batch, time, channels)
+        if len(self.machine.operator.weight_shape) == 3:  # a series, (batch, time, channels)
             return super().forward(x.mT).mT
         return super().forward(x).flatten(2).mean(2)
 
@@ -77,13 +77,12 @@ def _pair(kernel_size: int | tuple[int, ...]) -> tuple[int, ...]:
 
 def parameters_read(machine: StructuredMachine) -> int:
     """The entries of W that are read, and the bias."""
-    bias = 0 if machine.bias is None else machine.bias.numel()
-    return _count(machine.partition.sizes, machine.connections.matrices) * _taps(machine) + bias
+    return machine.system.entries + (0 if machine.bias is None else machine.bias.numel())
 
 
 def arithmetic(machine: StructuredMachine) -> int:
     """Multiplications and additions for one row, pixel or step."""
-    return 2 * (parameters_read(machine) - (0 if machine.bias is None else machine.bias.numel()))
+    return 2 * machine.system.entries
 
 
 def shortcuts(machine: StructuredMachine) -> list[tuple[str, float]]:
@@ -119,7 +118,7 @@ def sequential_like(machine: StructuredMachine) -> Model:
 
 
 def _taps(machine: StructuredMachine) -> int:
-    return machine.weight[0, 0].numel() if isinstance(machine, ConvMachine) else 1
+    return prod(machine.operator.weight_shape[2:]) if isinstance(machine, ConvMachine) else 1
 
 
 def _count(sizes: Sequence[int], matrices: Sequence[Any]) -> int:

@@ -138,7 +138,16 @@ def _program_integers(system: System) -> tuple[int, ...]:
     """Form, direction, blocks, codes, rectangles and steps, each list with its length before it: see `program.h`."""
     form, partition = system.form, system.partition
     assert form is not None and system.codes is not None  # noqa: PT018  # as `program` asks first
-    head = (form.kind, form.channels, form.lags, form.axes, *form.kernel, *form.before, int(system.transposed))
+    head = (
+        form.kind,
+        form.channels,
+        form.lags,
+        form.axes,
+        *form.kernel,
+        *form.before,
+        int(system.transposed),
+        int(system.packed),
+    )
     ends = (end for r in system.rectangles for part in (r.lags, r.to, r.source) for end in (part.start, part.stop))
     return (
         *head,

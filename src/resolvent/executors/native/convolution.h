@@ -25,7 +25,7 @@ struct Border {
     Index inner() const { return (before[0] * size[1] + before[1]) * size[2] + before[2]; }
 };
 
-// Points (sample, channel, space); W is [out, in, kernel].
+// Points (sample, channel, space); W is [out, in, kernel], of which rectangles may have strides of their own.
 template <class T> void sweep_conv(const Program& f, const Extent& x, const T* W, const Points<T>& p, Range samples) {
     const Index n = f.channels, rows = x.space[0] * x.space[1], length = x.space[2];
     const Border border(f, x, f.transposed);
@@ -36,15 +36,25 @@ template <class T> void sweep_conv(const Program& f, const Extent& x, const T* W
         T* plane = padded.data() + (number * n + c) * border.plane + border.inner();
         for (Index r = 0; r < rows; r++) memcpy(plane + border.row(r), z + c * x.area + r * length, length * sizeof(T));
     };
-    const Index out = f.transposed ? f.taps : n * f.taps, in = f.transposed ? n * f.taps : f.taps;  // strides of W
     // The innermost sum is over the sources; where W exceeds the cache, over a row of the kernel: it lies side by side.
     const bool by_rows = n * n * f.taps * Index(sizeof(T)) > CACHE && f.kernel[2] > 2;
-    const Index side = by_rows ? f.kernel[2] : 1, per_source = f.taps / side;
-    const Index W_inner = !by_rows ? in : f.transposed ? -1 : 1, z_inner = by_rows ? 1 : border.plane;
-    std::vector<Tap> taps;
-    for (Index c = 0; c < (by_rows ? n : 1); c++)
-        for (Index tap = 0; tap < f.taps; tap += side)
-            taps.push_back({c * in + (f.transposed ? f.taps - 1 - tap : tap), c * border.plane + border.offsets[tap]});
+    const Index side = by_rows ? f.kernel[2] : 1;
+    const Index z_inner = by_rows ? 1 : border.plane;
+    struct Reading {
+        Index first, to, from;  // where W[0, 0] would lie, and its strides
+        std::vector<Tap> taps;
+    };
+    std::vector<Reading> readings;
+    for (const Rectangle& r : f.rectangles) {
+        const Places at = f.places(r);
+        const Index row = at.row * f.taps;
+        Reading reading = {at.first * f.taps, f.transposed ? f.taps : row, f.transposed ? row : f.taps, {}};
+        for (Index c = 0; c < (by_rows ? f.from(r).size() : 1); c++)
+            for (Index tap = 0; tap < f.taps; tap += side)
+                reading.taps.push_back({c * reading.from + (f.transposed ? f.taps - 1 - tap : tap),
+                                        c * border.plane + border.offsets[tap]});
+        readings.push_back(std::move(reading));
+    }
     for (Index b = samples.first; b < samples.last; b += size) {
         const Index row_size = n * x.area, start = b * row_size;
         begin(f, p, {b, b + size}, 1, x.area);
@@ -56,15 +66,14 @@ template <class T> void sweep_conv(const Program& f, const Extent& x, const T* W
         for (const Step& step : f.steps)
             if (step.kind == PRODUCT) {
                 const Range &to = f.to(f.rectangles[step.which]), &from = f.from(f.rectangles[step.which]);
-                const Index source = by_rows ? 0 : from.first;
-                const Tap* tap = taps.data() + (by_rows ? from.first * per_source : 0);
-                const T *A = W + to.first * out + source * in, *B = padded.data() + source * border.plane;
+                const auto& [first, out, in, taps] = readings[step.which];
+                const Index W_inner = !by_rows ? in : f.transposed ? -1 : 1;
+                const T *A = W + first + to.first * out + from.first * in, *B = padded.data() + from.first * border.plane;
                 for (Index i = 0; i < size * rows; i++) {
                     const Index number = i / rows, row = i % rows;
                     multiply_add<T>(p.y + start + number * row_size + to.first * x.area + row * length, x.area,
                                     {A, out, W_inner}, {B + number * n * border.plane + border.row(row), 0, z_inner},
-                                    to.size(), length, by_rows ? side : from.size(), tap,
-                                    by_rows ? from.size() * per_source : f.taps);
+                                    to.size(), length, by_rows ? side : from.size(), taps.data(), taps.size());
                 }
             } else if (p.sigma != NONE) {
                 const auto& [channels, code] = f.blocks[step.which];

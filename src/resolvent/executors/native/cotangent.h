@@ -7,17 +7,18 @@
 struct Task {
     Index lag;
     Range out, in;
+    Places Q;
 };
 
 // Q += v z* of one task, over the rows of a batch; without space.
 template <class T>
 void add_cotangent(const Program& f, const Extent& x, const T* v, const T* z, Index batch, const Task& task, T* Q) {
-    const auto& [lag, out, in] = task;
+    const auto& [lag, out, in, at_Q] = task;
     const Index n = f.channels, times = x.times, sample = times * n;
     if (times <= lag) return;
     std::vector<Tap> taps;
     for (Index b = 0; b < (times == 1 ? 1 : batch); b++) taps.push_back({b * sample, b * sample});
-    multiply_add<T>(Q + (lag * n + out.first) * n + in.first, n, {v + lag * n + out.first, 1, n}, {z + in.first, 0, n},
+    multiply_add<T>(Q + at_Q.first + lag * at_Q.slab + out.first * at_Q.row + in.first, at_Q.row, {v + lag * n + out.first, 1, n}, {z + in.first, 0, n},
                     out.size(), in.size(), times == 1 ? batch : times - lag, taps.data(), taps.size());
 }
 
@@ -25,13 +26,13 @@ void add_cotangent(const Program& f, const Extent& x, const T* v, const T* z, In
 template <class T> void cotangent(const Program& f, const Extent& x, const T* v, const T* z, T* Q, Index threads) {
     const bool conv = f.kind == CONVOLUTION;
     const Index n = f.channels, batch = x.batch, side = 16;
-    memset(Q, 0, (f.lags + 1) * f.taps * n * n * sizeof(T));
+    memset(Q, 0, product(f.weight_shape.data(), f.weight_shape.size()) * sizeof(T));
     if (!batch) return;
     std::vector<Task> tasks;
     for (const Rectangle& r : f.rectangles)
         for (Index i = r.out.first; i < r.out.last; i += side)
             for (Index lag = r.lags.first; lag < (conv ? f.taps : r.lags.last); lag++)
-                tasks.push_back({lag, {i, std::min(i + side, r.out.last)}, r.in});
+                tasks.push_back({lag, {i, std::min(i + side, r.out.last)}, r.in, f.places(r)});
     threads = crew(f.work * x.area * batch, threads, tasks.size());
     if (!conv) {
 #pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
@@ -63,7 +64,7 @@ template <class T> void cotangent(const Program& f, const Extent& x, const T* v,
             const Index count = std::min(rows_at_once, Index(taps.size()) - begin);
 #pragma omp for schedule(dynamic)
             for (Index i = 0; i < Index(tasks.size()); i++) {
-                const auto& [tap, out, in] = tasks[i];
+                const auto& [tap, out, in, _] = tasks[i];
                 T* part = parts.data + i * side * n;
                 if (!begin) memset(part, 0, out.size() * in.size() * sizeof(T));
                 multiply_add<T>(part, in.size(), {v + out.first * x.area, x.area, 1},
@@ -73,11 +74,11 @@ template <class T> void cotangent(const Program& f, const Extent& x, const T* v,
         }
 #pragma omp for
         for (Index i = 0; i < Index(tasks.size()); i += f.taps) {
-            const auto& [_, out, in] = tasks[i];
+            const auto& [_, out, in, at_Q] = tasks[i];
             for (Index o = 0; o < out.size(); o++)
                 for (Index c = 0; c < in.size(); c++)
                     for (Index tap = 0; tap < f.taps; tap++)
-                        Q[((out.first + o) * n + in.first + c) * f.taps + tap] =
+                        Q[(at_Q.first + (out.first + o) * at_Q.row + in.first + c) * f.taps + tap] =
                             parts.data[(i + tap) * side * n + o * in.size() + c];
         }
     }

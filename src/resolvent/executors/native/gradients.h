@@ -36,7 +36,7 @@ void add_sums(const Program& f, const Extent& x, const T* v, Index row, Index co
 template <class T>
 void gradients(const Program& f, const Extent& x, const T* W, const Points<T>& p, const T* source, const Gradients<T>& g,
                Index threads) {
-    const Index n = f.channels, row = n * x.area, size = p.size(), entries = (f.lags + 1) * f.taps * n * n;
+    const Index n = f.channels, row = n * x.area, size = p.size(), entries = product(f.weight_shape.data(), f.weight_shape.size());
     if (g.bias) memset(g.bias, 0, n * sizeof(T));
     if (f.kind == CONVOLUTION || entries * Index(sizeof(T)) > NEAR) {
         const Scratch<T, DUAL> both(2 * x.batch * row);
@@ -65,7 +65,7 @@ void gradients(const Program& f, const Extent& x, const T* W, const Points<T>& p
                 sweep_lagged<T>(f, x, W, q, {0, count});
                 for (const Rectangle& r : f.rectangles)
                     for (Index lag = r.lags.first; lag < r.lags.last; lag++)
-                        add_cotangent<T>(f, x, q.z, source + first * row, count, {lag, r.out, r.in}, Q);
+                        add_cotangent<T>(f, x, q.z, source + first * row, count, {lag, r.out, r.in, f.places(r)}, Q);
                 add_sums<T>(f, x, q.z, first, count, size, bias, g);
             }
         } catch (const std::exception&) {

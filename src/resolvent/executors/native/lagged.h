@@ -4,7 +4,7 @@
 
 #include "points.h"
 
-// Points (sample, time, channel); W is [lag, in, out], or [lag, out, in] where it is transposed.
+// Points (sample, time, channel); W is a copy as [lag, in, out], or [lag, out, in] where it is transposed.
 template <class T> struct Recurrence {
     const Program& f;
     const T* W;
@@ -44,6 +44,7 @@ template <class T> struct Recurrence {
     void multiply(const Rectangle& r, Range past, Range window) {
         const Index n = f.channels, sample = times * n, sign = f.transposed ? 1 : -1;
         const Range &lags = r.lags, &to = f.to(r), &from = f.from(r);
+        const Places at_W = f.transposed ? f.places(r) : f.copied_places(r);
         Range steps = window;
         if (f.transposed)  // only what some lag reaches
             steps = {std::max(past.first, window.first - lags.last + 1), std::min(past.last, window.last - lags.first)};
@@ -53,8 +54,9 @@ template <class T> struct Recurrence {
             const Index at = samples.first * sample + t * n;
             if (lag >= last_lag) continue;
             for (Index tau = lag; tau < last_lag; tau++)
-                taps[tau - lag] = {at + sign * tau * n + from.first, (tau * n + from.first) * n + to.first};
-            multiply_add<T>(p.y + at + to.first, sample, {p.z, sample, 1}, {W, 0, n}, samples.size(), to.size(),
+                taps[tau - lag] = {at + sign * tau * n + from.first,
+                                   at_W.first + tau * at_W.slab + from.first * at_W.row + to.first};
+            multiply_add<T>(p.y + at + to.first, sample, {p.z, sample, 1}, {W, 0, at_W.row}, samples.size(), to.size(),
                             from.size(), taps.data(), last_lag - lag);
         }
     }
@@ -68,7 +70,7 @@ template <class T> void sweep_lagged(const Program& f, const Extent& x, const T*
 }
 
 // to[j, i] = from[i, j] for a square as wide as a vector: halves of ever smaller squares change places.
-template <class T> inline void transpose_square(const T* from, T* to, Index row) {
+template <class T> inline void transpose_square(const T* from, Index row, T* to, Index to_row) {
     constexpr int w = width<T>;
     Vector<T> x[w];
 #pragma GCC unroll 16
@@ -90,22 +92,25 @@ template <class T> inline void transpose_square(const T* from, T* to, Index row)
             }
     }
 #pragma GCC unroll 16
-    for (int i = 0; i < w; i++) store(to + i * row, x[i]);
+    for (int i = 0; i < w; i++) store(to + i * to_row, x[i]);
 }
 
 // [lag, in, out] from [lag, out, in], where it is read.
 template <class T> void transpose(const Program& f, const T* W, T* to) {
-    const Index n = f.channels;
     constexpr Index w = width<T>;
-    for (const auto& [lags, out, in] : f.rectangles)
+    for (const Rectangle& r : f.rectangles) {
+        const auto& [lags, out, in, _] = r;
+        const Places here = f.places(r), there = f.copied_places(r);
         for (Index lag = lags.first; lag < lags.last; lag++)
             for (Index i = out.first; i < out.last; i += w)
                 for (Index j = in.first; j < in.last; j += w) {
-                    const T* source = W + (lag * n + i) * n + j;
-                    T* target = to + (lag * n + j) * n + i;
-                    if (i + w <= out.last && j + w <= in.last) transpose_square(source, target, n);
+                    const T* source = W + here.first + lag * here.slab + i * here.row + j;
+                    T* target = to + there.first + lag * there.slab + j * there.row + i;
+                    if (i + w <= out.last && j + w <= in.last) transpose_square(source, here.row, target, there.row);
                     else
                         for (Index b = 0; b < w && j + b < in.last; b++)
-                            for (Index a = 0; a < w && i + a < out.last; a++) target[b * n + a] = source[a * n + b];
+                            for (Index a = 0; a < w && i + a < out.last; a++)
+                                target[b * there.row + a] = source[a * here.row + b];
                 }
+    }
 }

@@ -12,6 +12,12 @@ enum { DENSE, LAGGED, CONVOLUTION };
 enum { PRODUCT, ACTIVATE, LOOP };
 enum { UP_TO, BEFORE, WITHIN };  // what a product reads: all so far, all before its window, of that its loop's part
 
+Index product(const Index* shape, Index ndim) {
+    Index total = 1;
+    for (Index axis = 0; axis < ndim; axis++) total *= shape[axis];
+    return total;
+}
+
 struct Range {
     Index first, last;
     Index size() const { return last - first; }
@@ -22,6 +28,11 @@ struct Block {
 };
 struct Rectangle {
     Range lags, out, in;  // of W; a transposed program reads `out` and writes `in`
+    Index start;          // entries of the rectangles before it: where its own begin in a packed W, or in a copy
+};
+// Where a rectangle has W[lag, out, in], without the kernel: `first`, which may lie outside, + lag slab + out row + in.
+struct Places {
+    Index first, slab, row;
 };
 struct Step {
     Index kind, which, reach;  // which rectangle or block, or the loop's stride; reach of a product
@@ -29,13 +40,24 @@ struct Step {
 };
 struct Program {
     Index kind, channels, lags, axes, kernel[3], before[3], taps;  // taps: entries of the kernel
-    bool transposed;
+    bool transposed, packed;  // packed: W has the entries of the rectangles alone, one rectangle after another
+    Index entries = 0;        // of all rectangles, without the kernel
     std::vector<Index> weight_shape;
     std::vector<Block> blocks;
     std::vector<Rectangle> rectangles;
     std::vector<Step> steps;
     double work = 0;  // multiplications for one position
 
+    Places places(const Rectangle& r) const { return packed ? packed_places(r) : Places{0, channels * channels, channels}; }
+    static Places packed_places(const Rectangle& r) {
+        const Index row = r.in.size(), slab = r.out.size() * row;
+        return {r.start - r.lags.first * slab - r.out.first * row - r.in.first, slab, row};
+    }
+    // In a copy as [lag, in, out], where `row` lies between the inputs.
+    static Places copied_places(const Rectangle& r) {
+        const Index row = r.out.size(), slab = r.in.size() * row;
+        return {r.start - r.lags.first * slab - r.in.first * row - r.out.first, slab, row};
+    }
     const Range& to(const Rectangle& r) const { return transposed ? r.in : r.out; }
     const Range& from(const Rectangle& r) const { return transposed ? r.out : r.in; }
     bool whole_blocks(Index given) const {
@@ -74,10 +96,14 @@ class Parser {
         for (int i = 0; i < 3; i++) f.kernel[i] = take("a side of the kernel", 1, i < 3 - f.axes ? 1 : MANY);
         for (int i = 0; i < 3; i++) f.before[i] = take("the padding before an axis", 0, f.kernel[i] - 1);
         f.transposed = take("transposed", 0, 1);
+        f.packed = take("packed", 0, 1);
         const double entries = double(f.kernel[0]) * f.kernel[1] * f.kernel[2] * (f.lags + 1) * f.channels * f.channels;
         if (entries > MOST_ENTRIES) fail("its weight has too many entries");
         f.taps = f.kernel[0] * f.kernel[1] * f.kernel[2];
-        if (lagged) f.weight_shape.push_back(f.lags + 1);
+    }
+    void shape() {
+        if (f.packed) return f.weight_shape.assign(1, f.entries * f.taps);
+        if (f.kind == LAGGED) f.weight_shape.push_back(f.lags + 1);
         f.weight_shape.insert(f.weight_shape.end(), 2, f.channels);
         f.weight_shape.insert(f.weight_shape.end(), f.kernel + 3 - f.axes, f.kernel + 3);
     }
@@ -93,8 +119,10 @@ class Parser {
         for (Block& block : f.blocks) block.code = take("the code of an activation", 0, CODES - 1);
         for (Index rest = take("the number of rectangles", 0, MANY); rest; rest--) {
             const Range lags = range(" has lags ", f.lags + 1), out = range(" writes channels ", n);
-            f.rectangles.push_back({lags, out, range(" reads channels ", n)});
+            f.rectangles.push_back({lags, out, range(" reads channels ", n), f.entries});
             f.work += double(lags.size()) * out.size() * f.rectangles.back().in.size() * f.taps;
+            if (f.work > MOST_ENTRIES) fail("its rectangles have too many entries");
+            f.entries += lags.size() * out.size() * f.rectangles.back().in.size();
         }
     }
     void steps(int depth) {
@@ -120,7 +148,7 @@ class Parser {
   public:
     explicit Parser(const std::vector<Index>& numbers) : numbers(numbers) {}
     Program parse() {
-        head(), parts(), steps(0);
+        head(), parts(), shape(), steps(0);
         if (at < numbers.size()) fail("has " + std::to_string(numbers.size() - at) + " integers too many");
         return std::move(f);
     }

@@ -36,7 +36,7 @@ template <class T> Index few_samples(const Program& f, const Extent& x, Index si
 template <class T> void sweep(const Program& f, const Extent& x, const T* W, const Points<T>& p, Index threads) {
     if (!x.batch) return;
     const bool copied = f.kind != CONVOLUTION && !f.transposed;
-    const Scratch<T, COPY> copy(copied ? (f.lags + 1) * f.channels * f.channels : 0);
+    const Scratch<T, COPY> copy(copied ? f.entries : 0);
     if (copied) transpose(f, W, copy.data), W = copy.data;
     const Index size = p.size(), whole = x.batch / size;  // a sample's numbers stay in one thread
     threads = crew(f.work * x.area * x.batch, threads, whole);

@@ -43,12 +43,6 @@ bool connect_torch() {
     return exchange && exchange->major == 1 && exchange->view;
 }
 
-Index product(const Index* shape, Index ndim) {
-    Index total = 1;
-    for (Index axis = 0; axis < ndim; axis++) total *= shape[axis];
-    return total;
-}
-
 // What PyTorch shows of a tensor that is no subclass and no wrapper; or false. This is most of what a check costs.
 bool show(PyObject* object, View& x) {
     if ((PyObject*)Py_TYPE(object) != tensor_type && (PyObject*)Py_TYPE(object) != parameter_type) return false;

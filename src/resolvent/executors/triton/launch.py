@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial, wraps
+from functools import lru_cache, partial, wraps
 from threading import Thread
 from typing import Any
 
@@ -43,6 +43,37 @@ def readable(system: System, tensors: tuple, channels: tuple[int, ...]) -> tuple
     return None if copies is None else (copies, _addresses(operator, copies))
 
 
+def outside_of_graphs(function: Any) -> Any:
+    """The function, called in a thread of its own: for tensors that are to be kept for later calls.
+
+    Before a CUDA graph is captured, what the capturing thread allocates comes from the graph's pool, and may not stay.
+    """
+
+    @wraps(function)
+    def call(*arguments: Any) -> Any:
+        result: Future = Future()
+
+        def run() -> None:
+            try:
+                result.set_result(function(*arguments))
+            except BaseException as error:
+                result.set_exception(error)
+
+        thread = Thread(target=run)  # an executor would refuse once the main thread has ended
+        thread.start()
+        thread.join()
+        return result.result()
+
+    return call
+
+
+@lru_cache(maxsize=64)
+@outside_of_graphs
+def places(system: System, device: torch.device) -> Tensor:
+    """Where the entries of a packed W stand: the kernels read W whole."""
+    return system.places(device)
+
+
 def _contiguous(operator: Operator, tensors: tuple, given: Tensor, channels: tuple[int, ...]) -> tuple | None:
     full = operator.full_shape(given)
     shapes = (operator.weight_shape, (operator.channels,), full, full, full, full, full)
@@ -79,30 +110,6 @@ def _addresses(operator: Operator, tensors: tuple) -> tuple[int, ...]:
 def on_gpu_of(x: Tensor) -> AbstractContextManager:
     """Kernels are launched on the GPU that is current."""
     return torch.cuda.device(x.device) if x.is_cuda and x.get_device() != current_gpu() else nullcontext()
-
-
-def outside_of_graphs(function: Any) -> Any:
-    """The function, called in a thread of its own: for tensors that are to be kept for later calls.
-
-    Before a CUDA graph is captured, what the capturing thread allocates comes from the graph's pool, and may not stay.
-    """
-
-    @wraps(function)
-    def call(*arguments: Any) -> Any:
-        result: Future = Future()
-
-        def run() -> None:
-            try:
-                result.set_result(function(*arguments))
-            except BaseException as error:
-                result.set_exception(error)
-
-        thread = Thread(target=run)  # an executor would refuse once the main thread has ended
-        thread.start()
-        thread.join()
-        return result.result()
-
-    return call
 
 
 def prepare(

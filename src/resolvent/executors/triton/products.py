@@ -13,7 +13,7 @@ from ...sweep.cut import form_of
 from ...sweep.stages import cover
 from ...sweep.system import System
 from .kernel import cotangent_kernel
-from .launch import on_gpu_of, outside_of_graphs, prepare, product_precision, readable
+from .launch import on_gpu_of, outside_of_graphs, places, prepare, product_precision, readable
 
 SMALL = 256  # channels and samples up to which Q is one launch
 
@@ -46,6 +46,9 @@ def cotangent(system: System, v: Tensor, z: Tensor, weight: Tensor | None = None
 
     None where v and z are not as they must be, to fit the weight if it is given.
     """
+    if system.packed:
+        Q = None if weight is not None and weight.shape != system.weight_shape else cotangent(system.whole, v, z)
+        return None if Q is None else Q.reshape(-1)[places(system, Q.device)]
     n = system.partition.total
     read = readable(system, (weight, None, v, z, None, None, None), (n,))  # v and z in the places of y0 and z0
     if read is None or read[1][1] != n:
