@@ -249,9 +249,9 @@ def test_predictions_overwrite_neither_the_data_nor_a_folder(command, runs, tmp_
 
 def test_show_opens_the_report(command, runs, monkeypatch):
     opened = []
-    monkeypatch.setattr(cli.webbrowser, "open", lambda url: opened.append(url) or True)
+    monkeypatch.setattr(cli.data.webbrowser, "open", lambda url: opened.append(url) or True)
     assert command("show", runs / "digits", "--open")[0] == 0
     assert opened == [(runs / "digits" / "report.html").as_uri()]
-    monkeypatch.setattr(cli.webbrowser, "open", lambda url: False)
+    monkeypatch.setattr(cli.data.webbrowser, "open", lambda url: False)
     status, _, complaint = command("show", runs / "digits", "--open")
     assert (status, complaint.startswith("error: no browser could be opened for")) == (1, True)

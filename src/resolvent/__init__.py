@@ -1,5 +1,6 @@
 """Machines of finite depth: a network is one endofunction f, its forward pass the resolvent (id - f)^-1."""
 
+from importlib import import_module
 from typing import Any
 
 from . import executors as executors
@@ -32,11 +33,11 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """`train`, whose libraries are imported when it is first asked for."""
-    if name == "train":
+    """`train` and `search`, whose libraries are imported when one is first asked for."""
+    if name in ("train", "search"):
         try:
-            from .training import train
+            training = import_module(".training", __name__)
         except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(f"rv.train needs {error.name}, which the extra [train] installs") from None
-        return train
+            raise ModuleNotFoundError(f"rv.{name} needs {error.name}, which the extra [train] installs") from None
+        return getattr(training, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,20 +1,26 @@
 """The group lasso over the parts of W: what each is worth, and the proximal step that takes the small ones away."""
 
-from typing import Literal
+from functools import lru_cache
+from math import prod
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from ..machines.structured import StructuredMachine
-from .made import in_one_layout, read
+from ..sweep.system import System
+from .made import kind_of
 
 By = Literal["edges", "units", "lags"]
 
 
 def edge_norms(machine: StructuredMachine) -> Tensor:
     """The norm of W from each block to each other one, `[lag, to, from]`, with lag 0 alone where there is no time."""
-    groups, shape = _groups(machine, "edges")
-    return _sums(in_one_layout(machine).square().sum(-1), groups, shape).sqrt()
+    kind_of(machine)
+    groups, shape = groups_of(machine.system, "edges")
+    entries = _read(machine)
+    entries = entries.to(torch.promote_types(entries.dtype, torch.float32))
+    return sums(entries.square(), groups.to(entries.device), shape).sqrt()
 
 
 @torch.no_grad()
@@ -25,40 +31,55 @@ def shrink_(machine: StructuredMachine, threshold: float, by: By = "edges", pric
     all that is read at a lag; |g| counts its entries. `price` has one entry for each group: `[lag, to, from]`, `[unit]`
     or `[lag]`. What is not read stays as it is.
     """
-    if by not in ("edges", "units", "lags"):
-        raise ValueError(f"by={by!r} is unknown: use 'edges', 'units' or 'lags'")
     if not threshold >= 0:
         raise ValueError(f"threshold must be at least 0, got {threshold}")
-    W, mask, (groups, shape) = in_one_layout(machine), read(machine), _groups(machine, by)
-    stored = dict(machine.named_parameters(recurse=False)).get(machine.stored)
-    if stored is None:
-        raise TypeError(f"{machine.stored} is computed from other parameters, as by pruning: make it one again first")
+    kind_of(machine)
+    stored, (groups, shape) = parameter_of(machine), groups_of(machine.system, by)
     if price is not None and (price.shape != shape or not (price >= 0).all()):
         raise ValueError(
             f"price of shape {tuple(price.shape)}: by {by}, {tuple(shape)} numbers of at least 0 are needed"
         )
-    count = _sums(mask.to(W.dtype) * W.shape[-1], groups, shape)
-    norm = _sums(W.square().sum(-1), groups, shape).sqrt()
-    least = threshold * count.sqrt() * (1 if price is None else price.to(W))
-    factor = torch.where(norm > least, 1 - least / norm, 0)
-    scale = factor.flatten()[groups].where(mask, 1).unsqueeze(-1).expand_as(W)
-    scale = scale.reshape(machine.operator.weight_shape)
-    stored.mul_(machine.system.packed_weight(scale) if machine.system.packed else scale)
+    entries, groups = _read(machine), groups.to(stored.device)
+    entries = entries.to(torch.promote_types(entries.dtype, torch.float32))
+    norm = sums(entries.square(), groups, shape).sqrt()
+    least = threshold * sums(torch.ones_like(entries), groups, shape).sqrt() * (1 if price is None else price.to(norm))
+    scale = torch.where(norm > least, 1 - least / norm, 0).flatten()[groups]
+    entries = (entries * scale).to(stored.dtype)
+    if machine.system.packed:
+        stored.copy_(entries)
+    else:
+        stored.view(-1).index_copy_(0, machine.system.places(stored.device), entries)
 
 
-def _groups(machine: StructuredMachine, by: By) -> tuple[Tensor, torch.Size]:
-    """The group of each `[lag, out, in]`, and the shape of all groups."""
-    device, sizes = getattr(machine, machine.stored).device, machine.partition.sizes
-    lags, n, blocks = len(machine.connections.matrices), sum(sizes), len(sizes)
-    lag, unit = torch.arange(lags, device=device), torch.arange(n, device=device)
+def parameter_of(machine: StructuredMachine) -> Tensor:
+    """What has W, if it can be written to."""
+    stored = dict(machine.named_parameters(recurse=False)).get(machine.stored)
+    if stored is None:
+        raise TypeError(f"{machine.stored} is computed from other parameters, as by pruning: make it one again first")
+    return stored
+
+
+@lru_cache(maxsize=64)
+def groups_of(system: System, by: By) -> tuple[Tensor, torch.Size]:
+    """The group of each entry that is read, rectangle after rectangle, and the shape of all groups."""
+    if by not in get_args(By):
+        raise ValueError(f"by={by!r} is unknown: use 'edges', 'units' or 'lags'")
+    operator, sizes = system.operator, system.partition.sizes
+    lags, n, blocks = len(system.connections.matrices), system.partition.total, len(sizes)
+    cell = system.places() // prod(operator.weight_shape[operator.weight_axes[1] + 1 :])  # without the kernel
+    lag, out, into = cell // n**2, cell // n % n, cell % n
     if by == "edges":
-        owner = torch.repeat_interleave(torch.tensor(sizes, device=device))
-        groups = (lag[:, None, None] * blocks + owner[:, None]) * blocks + owner
-        return groups, torch.Size((lags, blocks, blocks))
-    if by == "units":
-        return unit.expand(lags, n, n), torch.Size((n,))
-    return lag[:, None, None].expand(lags, n, n), torch.Size((lags,))
+        owner = torch.repeat_interleave(torch.tensor(sizes))
+        return (lag * blocks + owner[out]) * blocks + owner[into], torch.Size((lags, blocks, blocks))
+    return (into, torch.Size((n,))) if by == "units" else (lag, torch.Size((lags,)))
 
 
-def _sums(x: Tensor, groups: Tensor, shape: torch.Size) -> Tensor:
-    return x.new_zeros(shape.numel()).index_add(0, groups.flatten(), x.flatten()).reshape(shape)
+def sums(x: Tensor, groups: Tensor, shape: torch.Size) -> Tensor:
+    """The sum of x over each group."""
+    return x.new_zeros(shape.numel()).index_add(0, groups, x).reshape(shape)
+
+
+def _read(machine: StructuredMachine) -> Tensor:
+    """What is read of W, rectangle after rectangle."""
+    stored = getattr(machine, machine.stored).detach()
+    return stored if machine.system.packed else machine.system.packed_weight(stored)

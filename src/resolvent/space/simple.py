@@ -19,6 +19,14 @@ def simplified(machine: StructuredMachine) -> Any:
     A unit that no input reaches is a constant. One that is 0 goes; another one goes into the bias, of a dense machine
     that has one: elsewhere constants differ at borders and first steps. Inputs and outputs stay.
     """
+    alive, bias = surviving(machine)
+    parts = machine.partition.sizes, machine.activation.blocks, edges(machine)
+    rest = selected(made(machine, *parts, machine.weight, bias), alive)
+    return connected(rest, _nonzero(rest))
+
+
+def surviving(machine: StructuredMachine) -> tuple[Tensor, Tensor | None]:
+    """Which channels a simplified machine has, and the bias with the constants that went into it."""
     sizes, W = machine.partition.sizes, in_one_layout(machine)
     feeds = (W != 0).any(-1).any(0)
     n, inputs, outputs = sum(sizes), sizes[0], sizes[-1]
@@ -27,16 +35,13 @@ def simplified(machine: StructuredMachine) -> Any:
     constant, bias = ~_reached(feeds, first) & ~last, machine.bias
     if isinstance(machine, DenseMachine):
         with torch.no_grad(), torch.autocast(W.device.type, enabled=False):
-            values = machine.solve(machine.weight.new_zeros(n))[1]
+            values = machine.solve(W.new_zeros(n).to(machine.weight.dtype))[1]
         constant &= (values == 0) | (bias is not None)
         if bias is not None:
             bias = bias + W[0, :, constant, 0].to(values) @ values[constant]
     else:
         constant = _zeros(machine, feeds, constant)
-    alive = first | (_reached((feeds & ~constant).mT, last) & ~constant)
-    with_bias = made(machine, sizes, machine.activation.blocks, edges(machine), machine.weight, bias)
-    rest = selected(with_bias, alive)
-    return connected(rest, _nonzero(rest))
+    return first | (_reached((feeds & ~constant).mT, last) & ~constant), bias
 
 
 def levelled(machine: StructuredMachine) -> tuple[Any, Tensor]:

@@ -139,7 +139,7 @@ def fit(
         checked = _loader(validation, batch_size=1024, sampler=DistributedSampler(validation, **share, shuffle=False))
         last = folder / "last.ckpt"
         if last.is_file():
-            _load(last)  # if it is damaged, this says so
+            load_checkpoint(last)  # if it is damaged, this says so
         with _quiet(), warnings.catch_warnings():
             warnings.simplefilter("ignore", PossibleUserWarning)  # advice on workers, for data that is in memory
             warnings.filterwarnings("ignore", "Checkpoint directory .* exists")  # it does, when a run goes on
@@ -157,11 +157,11 @@ def fit(
     history = json.loads((folder / FINISHED).read_text())
     if not any(math.isfinite(epoch["val_loss"]) for epoch in history):
         raise Diverged(f"training diverged: its loss is not finite. A smaller learning rate than {lr} may help")
-    training.cpu().load_state_dict(_load(folder / "best.ckpt")["state_dict"])
+    training.cpu().load_state_dict(load_checkpoint(folder / "best.ckpt")["state_dict"])
     return [epoch for epoch in history if math.isfinite(epoch["val_loss"])]
 
 
-def _load(path: Path) -> Any:
+def load_checkpoint(path: Path) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, UnpicklingError):

@@ -3,7 +3,7 @@
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,16 @@ class Preprocessing:
             raise ValueError(f"the data lacks the columns {', '.join(missing)}{hint}")
         features = np.concatenate([column.apply(frame[column.name]) for column in self.columns], 1)
         return features.reshape(-1, *self.image) if self.image else features
+
+    def of_features(self, used: Sequence[bool]) -> "Preprocessing":
+        """The preprocessing of some of its numbers, in which a row is no image any more."""
+        rest, columns = iter(used), []
+        for column in self.columns:
+            if column.categories is None:
+                columns += [column] if next(rest) else []
+            elif kept := [category for category in column.categories if next(rest)]:
+                columns.append(replace(column, categories=kept))
+        return replace(self, columns=tuple(columns), image=None)
 
     def goals(self, target: pd.Series) -> np.ndarray:
         if self.classes is not None:

@@ -11,6 +11,7 @@ from .. import plot
 from ..machines.recurrent import RecurrentMachine
 from ..machines.structured import StructuredMachine
 from ..pages.write import write_page
+from ..structure.connections import connect
 from .measure import headline, number, shown
 from .network import arithmetic, shortcuts
 
@@ -69,13 +70,21 @@ def summary(machine: StructuredMachine) -> dict[str, Any]:
         "kind": machine.kind,
         "sizes": " → ".join(map(str, machine.partition.sizes)),
         "activation": str(machine.activation),
-        "connections": machine.specification["connections"],
+        "connections": _connections(machine),
         **machine.arguments,
         **({} if isinstance(machine, RecurrentMachine) else {"depth": machine.depth}),
         f"arithmetic for a {unit}": f"{arithmetic(machine):,} multiplications and additions",
         "strongest shortcuts, by norm": ", ".join(f"{name} ({norm:.2f})" for name, norm in shortcuts(machine)[:5])
         or "none",
     }
+
+
+def _connections(machine: StructuredMachine) -> str:
+    """By name, or how many of all blocks that may feed each other do."""
+    given, (lags, time_block) = machine.connections, (machine.connections.lags, machine.connections.time_block)
+    named = {name: connect(name, machine.partition, lags, time_block) for name in ("all", "sequential")}  # pyright: ignore
+    edges = [sum(sum(map(sum, matrix)) for matrix in c.matrices) for c in (given, named["all"])]
+    return next((name for name, c in named.items() if c == given), f"{edges[0]} of {edges[1]} edges")
 
 
 def scores(metrics: Mapping[str, Any]) -> list[list[str]]:

@@ -26,12 +26,12 @@ from .report import scores, write_report
 from .settings import (
     METRICS,
     Settings,
+    check_resumed,
     choose,
     forget,
     is_unfinished,
     read_json,
     resumed,
-    settings_of,
     why_taken,
     write_json,
     write_settings,
@@ -126,14 +126,10 @@ def train(
         learned = read(data, given["target"], given["task"])
         settings = choose(given, learned, "a data frame" if isinstance(data, pd.DataFrame) else os.fspath(data))
         if resume:
-            before = settings_of(cast(Path, folder))
-            if settings.digest != before.digest:
-                raise ValueError(f"{settings.data} has changed since the run in {folder} began")
-            if settings.processes != before.processes:
-                raise ValueError(f"the run in {folder} has {before.processes} processes, not {settings.processes}")
+            check_resumed(cast(Path, folder), settings)
         split = divide(learned, settings)
         networks = {
-            (name, s): _network(learned, settings, split, s, name == "sequential")
+            (name, s): network_of(learned, settings, split, s, name == "sequential")
             for s in range(settings.seed, settings.seed + settings.seeds)
             for name in ("machine", "sequential")
         }
@@ -141,7 +137,7 @@ def train(
         if taken:
             raise ValueError(taken)
         if progress and rank() == 0:
-            _announce(learned, settings, networks["machine", settings.seed].machine)
+            announce(learned, settings, networks["machine", settings.seed].machine)
         if folder is not None:  # only here, where all is known to be well, the first file is written
             try:
                 return _run(learned, settings, split, networks, folder, progress, keep=True)
@@ -181,7 +177,7 @@ def open_run(folder: str | os.PathLike) -> Trained:
     return Trained(machine.requires_grad_(False), metrics, preprocessing, folder)
 
 
-def _network(data: Data, settings: Settings, split: Split, seed: int, sequential: bool) -> Model:
+def network_of(data: Data, settings: Settings, split: Split, seed: int, sequential: bool) -> Model:
     outputs = 1 if split.preprocessing.classes is None else len(split.preprocessing.classes)
     series, options = data.task == "forecast", {}
     if settings.machine == "recurrent":
@@ -229,7 +225,7 @@ def _run(
             title=f"{name}, seed {seed}" if settings.seeds > 1 else name,
             progress=progress and rank() == 0,
         )
-        outputs = _test_outputs(network, split)
+        outputs = outputs_of(network, split, "test")
         if name not in curves:  # the first seed's, which is the one shown
             sizes, count = list(network.machine.partition.sizes), parameters_read(network.machine)
             metrics[name], curves[name] = dict(sizes=sizes, parameters=count, seeds=[]), history
@@ -251,7 +247,7 @@ def _run(
     return Trained(machine, metrics, split.preprocessing, folder if keep else None)
 
 
-def _announce(data: Data, settings: Settings, machine: StructuredMachine) -> None:
+def announce(data: Data, settings: Settings, machine: StructuredMachine) -> None:
     kind = "images" if data.image else "columns" if len(data.inputs.columns) > 1 else "column"
     count = "×".join(map(str, data.image[1:])) if data.image else len(data.inputs.columns)
     what = f"{settings.data}: {settings.task} of {str(data.target.name)!r}, {len(data.target):,} rows, {count} {kind}"
@@ -260,8 +256,9 @@ def _announce(data: Data, settings: Settings, machine: StructuredMachine) -> Non
         print(note)
 
 
-def _test_outputs(network: Model, split: Split) -> np.ndarray:
-    rows = split.rows["test"]
+def outputs_of(network: Model, split: Split, part: str) -> np.ndarray:
+    """What a network gives for the rows of a part: of a series, from what was before each."""
+    rows = split.rows[part]
     if split.preprocessing.task == "forecast":
         return _outputs(network, split.inputs[None])[0, rows - 1].numpy()
     return _outputs(network, split.inputs[rows]).numpy()

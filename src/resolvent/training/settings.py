@@ -37,6 +37,7 @@ class Settings:
     device: str
     processes: int
     digest: str  # of the data
+    by: str | None = None  # what a search takes away; None where nothing is searched
 
 
 def choose(given: dict[str, Any], data: Data, name: str) -> Settings:
@@ -95,6 +96,17 @@ def resumed(folder: Path | None, data: Any, given: dict[str, Any]) -> tuple[Any,
         if value is not None and value != before[key] and not (key == "device" and value == "auto"):
             raise ValueError(f"the run in {folder} has {key}={before[key]!r}, not {value!r}")
     return before["data"] if data is None else data, {key: before[key] for key in given}
+
+
+def check_resumed(folder: Path, settings: Settings) -> None:
+    """That the run in the folder is the one that these settings would go on with."""
+    before = settings_of(folder)
+    if (settings.by is None) != (before.by is None):
+        raise ValueError(f"the run in {folder} is a {'search' if before.by else 'training'}, go on with it as one")
+    if settings.digest != before.digest:
+        raise ValueError(f"{settings.data} has changed since the run in {folder} began")
+    if settings.processes != before.processes:
+        raise ValueError(f"the run in {folder} has {before.processes} processes, not {settings.processes}")
 
 
 def settings_of(folder: Path) -> Settings:

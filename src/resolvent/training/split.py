@@ -48,6 +48,13 @@ def divide(data: Data, settings: Settings) -> Split:
     return Split(divided, preprocessing, inputs, goals if not goals.is_floating_point() else goals.float())
 
 
+def narrowed(split: Split, used: Tensor) -> Split:
+    """The split of the inputs that are True in `used` alone, of which rows need no other columns."""
+    kept = split.preprocessing.of_features(used.tolist())
+    inputs = split.inputs if split.preprocessing.task == "forecast" else split.inputs.flatten(1)
+    return split._replace(preprocessing=kept, inputs=inputs[:, used])
+
+
 def rows_of(split: Split, part: str, lags: int = 0) -> Rows:
     """A part to learn from: its rows; of a series, stretches with the next value for target, or all that leads to it.
 

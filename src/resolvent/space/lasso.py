@@ -1,0 +1,71 @@
+"""Adam with the group lasso: steps that train a machine and take parts of it away."""
+
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from ..machines.structured import StructuredMachine
+from .made import kind_of
+from .penalty import By, groups_of, parameter_of, shrink_, sums
+
+
+class GroupLasso(Optimizer):
+    """Steps down a loss + λ Σ √|g| |W_g| over the groups of a machine; of the bias, the loss alone.
+
+    Adam with one second moment for each group: in this metric a group's proximal step is `shrink_`'s, with the inverse
+    moment for its price. Moments of single entries, with the step behind them, let all groups vanish together.
+
+    >>> from resolvent import DenseMachine
+    >>> machine = DenseMachine((2, 8, 1))
+    >>> optimizer = GroupLasso(machine, lr=1e-2, by="units")
+    >>> machine(torch.randn(32, 2)).square().mean().backward()
+    >>> optimizer.step(penalty=0.1)
+    """
+
+    def __init__(
+        self, machine: StructuredMachine, lr: float = 3e-3, by: By = "edges", betas: tuple[float, float] = (0.9, 0.99)
+    ):
+        kind_of(machine)
+        weight, groups_of_machine = parameter_of(machine), groups_of(machine.system, by)
+        self.machine: Any = machine
+        self.by: By = by
+        groups, self.shape = groups_of_machine
+        self.groups = groups.to(weight.device)
+        others = [p for p in machine.parameters() if p is not weight]
+        each = [dict(params=[weight]), dict(params=others)] if others else [dict(params=[weight])]
+        super().__init__(each, dict(lr=lr, betas=betas))
+
+    @torch.no_grad()
+    def step(self, closure: Any = None, *, penalty: float = 0.0) -> Any:  # pyright: ignore  # it has a penalty
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    self._update(p, group, penalty)
+        return loss
+
+    def _update(self, p: Any, options: dict[str, Any], penalty: float) -> None:
+        weight, system, state = p is self.param_groups[0]["params"][0], self.machine.system, self.state[p]
+        lr, (first, second) = options["lr"], options["betas"]
+        gradient = system.packed_weight(p.grad) if weight and not system.packed else p.grad
+        square = gradient.square()
+        if weight:
+            counts = sums(torch.ones_like(square), self.groups, self.shape)
+            square = sums(square, self.groups, self.shape) / counts.clamp(min=1)
+        if not state:
+            state.update(step=torch.zeros(()), mean=torch.zeros_like(gradient), square=torch.zeros_like(square))
+        state["step"] += 1
+        steps = state["step"].item()
+        mean, square = state["mean"].lerp_(gradient, 1 - first), state["square"].lerp_(square, 1 - second)
+        metric = (square / (1 - second**steps)).sqrt().add_(1e-8)
+        change = mean / (metric.flatten()[self.groups] if weight else metric) * (lr / (1 - first**steps))
+        if weight and not system.packed:
+            p.view(-1).index_add_(0, system.places(p.device), change, alpha=-1)
+        else:
+            p.sub_(change)
+        if weight and penalty:
+            shrink_(self.machine, lr * penalty, self.by, price=1 / metric)
