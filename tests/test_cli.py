@@ -255,3 +255,20 @@ def test_show_opens_the_report(command, runs, monkeypatch):
     monkeypatch.setattr(cli.data.webbrowser, "open", lambda url: False)
     status, _, complaint = command("show", runs / "digits", "--open")
     assert (status, complaint.startswith("error: no browser could be opened for")) == (1, True)
+
+
+def test_search_prints_what_survives_and_writes_the_page(command, tmp_path):
+    x = np.random.default_rng(0).normal(size=(80, 3))
+    pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "speed [/m]": x[:, 0] ** 2}).to_csv(tmp_path / "data.csv", index=False)
+    options = ("--target", "speed [/m]", "--epochs", 2, "--sizes", "4", "--by", "edges")
+    status, output, _ = command("search", "data.csv", *options)
+    assert status == 0
+    assert "searched by edges" in output
+    assert "least squares" in output
+    assert "report in runs/data-search/search.html" in output
+    assert (tmp_path / "runs" / "data-search" / "search.html").is_file()
+    assert command("show", "runs/data-search")[0] == 0
+    status, output, _ = command("predict", "runs/data-search/points/01", "data.csv")
+    assert "80 predictions of speed [/m]" in output
+    status, _, complaint = command("search", "data.csv", "--target", "speed [/m]", "--by", "lags")
+    assert (status, complaint.startswith("error: by='lags' is for recurrent machines")) == (1, True)

@@ -27,6 +27,9 @@ def bench(
     jets: Annotated[
         bool, typer.Option("--jets", help="Only losses with derivatives by the input; takes --quick, --only and --out.")
     ] = False,
+    pruned: Annotated[
+        bool, typer.Option("--pruned", help="Only what pruning and packing save; takes --quick, --only and --out.")
+    ] = False,
     out: Annotated[Path, typer.Option(help="The folder for the CSV file and the figures.")] = Path("runs/benchmark"),
 ) -> None:
     """Measure machines against the programs a user would write, side by side.
@@ -36,10 +39,11 @@ def bench(
     """
     from ..studies import benchmark
 
-    if jets:
-        if device == "cuda" or large or same_thread:
-            raise ValueError("--jets measures its own rows on the CPU: it takes --quick, --only and --out")
-        console.print(f"written to {benchmark.run_jets(out, quick=quick, only=only)}", soft_wrap=True)
+    if jets or pruned:
+        name, run = ("--jets", benchmark.run_jets) if jets else ("--pruned", benchmark.run_pruned)
+        if device == "cuda" or large or same_thread or (jets and pruned):
+            raise ValueError(f"{name} measures its own rows on the CPU: it takes --quick, --only and --out")
+        console.print(f"written to {run(out, quick=quick, only=only)}", soft_wrap=True)
         return
     path = benchmark.run(
         out, device=device, quick=quick, compiled=compiled, large=large, only=only, same_thread=same_thread
@@ -61,6 +65,17 @@ def paper(
     from ..studies.paper import reproduce
 
     console.print(f"written to {reproduce(out)}", soft_wrap=True)
+
+
+@study.command("search", epilog=example("resolvent study search --seeds 5"))
+def study_search(
+    seeds: Annotated[int, typer.Option(help="Of splits and initialisations, from 0 on.")] = 5,
+    out: Annotated[Path, typer.Option(help="The folder for search.csv.")] = Path("runs/search"),
+) -> None:
+    """Search the space of machines on sunspots and digits, over several seeds. About three minutes for each seed."""
+    from ..studies import search
+
+    console.print(f"written to {search.run(out, seeds=seeds)}", soft_wrap=True)
 
 
 @study.command("depth", epilog=example("resolvent study depth --blocks 8,24 --seeds 5"))

@@ -125,7 +125,7 @@ def _chosen(given: dict[str, Any], data: Data, name: str) -> Settings:
     if by == "lags" and kind != "recurrent":
         raise ValueError(f"by='lags' is for recurrent machines, this one is {kind}: use 'units' or 'edges'")
     if kind == "dense" and given["sizes"] is None:
-        defaults["sizes"] = (16,) * 8 if by == "edges" else (64,) * 3
+        defaults["sizes"] = (16,) * 16 if by == "edges" else (64,) * 3
     return replace(choose(given | defaults, data, name), by=by)
 
 

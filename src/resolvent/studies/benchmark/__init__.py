@@ -8,3 +8,4 @@ from .jets import run_jets as run_jets
 from .measure import passes as passes
 from .measure import run as run
 from .measure import timed as timed
+from .pruned import run_pruned as run_pruned
