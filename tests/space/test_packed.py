@@ -95,6 +95,12 @@ def test_an_optimiser_keeps_state_for_what_is_read_alone():
     assert torch.equal(copied.weight, packed.weight)
 
 
+def test_torchinfo_counts_what_is_read():
+    torchinfo = pytest.importorskip("torchinfo")
+    packed = space.packed(rv.DenseMachine((4, 16, 16, 2)))
+    assert torchinfo.summary(packed, (8, 4), verbose=0).total_params == packed.system.entries + 38 == 494
+
+
 @pytest.mark.unchecked
 def test_compiled_it_is_the_same():
     packed = space.packed(rv.DenseMachine((2, 3, 1), dtype=torch.float64))

@@ -88,9 +88,9 @@ class System:
         """Where each entry that is read, rectangle after rectangle, stands in W as it lies in memory, row by row."""
         return _places(self, torch.device(device))
 
-    def unpacked(self, weight: Tensor, places: Tensor | None = None) -> Tensor:
+    def unpacked(self, weight: Tensor) -> Tensor:
         """W of its entries, zero where it is not read."""
-        places, shape = self.places(weight.device) if places is None else places, self.operator.weight_shape
+        places, shape = self.places(weight.device), self.operator.weight_shape
         return weight.new_zeros(prod(shape)).index_copy(0, places, weight).view(shape)
 
     def packed_weight(self, W: Tensor) -> Tensor:

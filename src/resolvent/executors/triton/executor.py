@@ -5,14 +5,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...pytorch import without_autocast
+from ...pytorch import as_stored, without_autocast
 from ...structure.operator import CONVOLUTION
 from ...structure.sigma import FUNCTION, SLOPE_AT, Sigma
 from ...sweep.cut import form_of
 from ...sweep.stages import Extent
 from ...sweep.system import System
 from .kernel import sweep_kernel
-from .launch import on_gpu_of, places, power_of_2, prepare, product_precision, readable, reads
+from .launch import on_gpu_of, power_of_2, prepare, product_precision, readable, reads, whole
 from .launches import Given, Launches, launches
 from .products import adder, cotangent
 
@@ -28,7 +28,9 @@ def serves(system: System, dtype: torch.dtype, positions: int) -> bool:
 def sweep(system: System, sigma: Sigma, weight: Any, bias: Any, y0: Any, z0: Any) -> tuple[Tensor, Tensor] | None:
     """(y, z), or None where a tensor is not as it must be."""
     if system.packed:
-        weight, system = system.unpacked(weight.detach(), places(system, weight.device)), system.whole
+        if weight.shape != system.weight_shape or not as_stored(weight):
+            return None
+        weight, system = whole(system, weight.detach()), system.whole
     mode, point, value, inside, history, numbers = sigma
     if numbers.order or (system.codes is None and mode in (FUNCTION, SLOPE_AT)):
         return None

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache, partial, wraps
+from math import prod
 from threading import Thread
 from typing import Any
 
@@ -70,8 +71,15 @@ def outside_of_graphs(function: Any) -> Any:
 @lru_cache(maxsize=64)
 @outside_of_graphs
 def places(system: System, device: torch.device) -> Tensor:
-    """Where the entries of a packed W stand: the kernels read W whole."""
+    """Where the entries of a packed W stand."""
     return system.places(device)
+
+
+def whole(system: System, weight: Tensor) -> Tensor:
+    """W of its entries: the kernels do not read it packed."""
+    shape = system.operator.weight_shape
+    W = weight.new_zeros(prod(shape)).index_copy_(0, places(system, weight.device), weight)
+    return W.view(shape)
 
 
 def _contiguous(operator: Operator, tensors: tuple, given: Tensor, channels: tuple[int, ...]) -> tuple | None:
