@@ -178,7 +178,7 @@ def _read(table: Any) -> tuple[Edges, dict[str, dict[str, Any]]]:
         if _missing(row["source"]) and _missing(row["weight"]):
             known.setdefault(target, {})
             continue
-        lag = _number(i, "lag", row.get("lag"), 0)
+        lag = _number(i, "lag", row.get("lag"), 0.0)
         if lag != int(lag) or lag < 0:
             raise ValueError(f"row {i} of the edges has lag {row['lag']!r}: a whole number of at least 0 is needed")
         if (source, target, lag) in seen:
