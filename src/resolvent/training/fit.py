@@ -25,7 +25,10 @@ from ..files.folder import replace_text
 from .network import Model
 from .processes import rank
 
-PATIENCE = 15  # epochs without a better validation loss
+PATIENCE, STEPS = (
+    15,
+    300,
+)  # epochs without a better validation loss, and at least so many steps: of few rows, 15 are few
 FINISHED = "finished.json"
 
 
@@ -144,7 +147,8 @@ def fit(
             warnings.simplefilter("ignore", PossibleUserWarning)  # advice on workers, for data that is in memory
             warnings.filterwarnings("ignore", "Checkpoint directory .* exists")  # it does, when a run goes on
             warnings.filterwarnings("ignore", ".*LeafSpec.* is deprecated")  # Lightning's own use of PyTorch
-            trainer = _trainer(folder, epochs, device, processes, _bar(title) if progress else [])
+            patience = max(PATIENCE, math.ceil(STEPS / max(1, len(loader))))
+            trainer = _trainer(folder, epochs, patience, device, processes, _bar(title) if progress else [])
             try:
                 trainer.fit(
                     training, loader, checked, ckpt_path=str(last) if last.is_file() else None, weights_only=True
@@ -196,11 +200,13 @@ def _bar(title: str) -> list[Callback]:
     return [Bar(leave=False)]
 
 
-def _trainer(folder: Path, epochs: int, device: str, processes: int, bars: Sequence[Callback]) -> Trainer:
+def _trainer(
+    folder: Path, epochs: int, patience: int, device: str, processes: int, bars: Sequence[Callback]
+) -> Trainer:
     keep: Any = dict(dirpath=folder, enable_version_counter=False, save_on_train_epoch_end=True)
     callbacks = [
         *bars,
-        Stop("val_loss", patience=PATIENCE, check_on_train_epoch_end=True),
+        Stop("val_loss", patience=patience, check_on_train_epoch_end=True),
         Keep(filename="best", monitor="val_loss", **keep),
         Keep(filename="last", **keep),  # after the best, so that the last one knows which that is
     ]
