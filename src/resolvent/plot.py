@@ -140,10 +140,10 @@ def _panels(count: int) -> tuple[Figure, list[Axes]]:
     rows = -(-count // columns)
     figure = Figure(figsize=(3.6 * columns + 1.4, 3.6 * rows + 0.4), layout="constrained")
     panels = [*figure.subplots(rows, columns, squeeze=False).flat]
-    for lag, axes in enumerate(panels):
+    for lag, axes in enumerate(panels[:count]):
         axes.set(xlabel="from block", ylabel="to block", title=f"lag {lag}" if count > 1 else None)
-        if lag >= count:
-            axes.axis("off")
+    for axes in panels[count:]:
+        axes.axis("off")
     return figure, panels[:count]
 
 

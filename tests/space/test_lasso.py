@@ -71,6 +71,20 @@ def test_packed_or_not_it_takes_the_same_steps_and_what_is_not_read_stays(case: 
     assert torch.equal(machine.weight[~read], before[~read])
 
 
+def test_its_first_step_is_as_long_as_the_rate_says():
+    """In each group, the root mean square of the change; of a bias, each entry's change."""
+    machine: Any = rv.DenseMachine((3, 4, 2), **f64)
+    before = machine.weight.detach().clone(), machine.bias.detach().clone()
+    optimizer = space.GroupLasso(machine, lr=0.01, by="edges")
+    machine(torch.randn(8, 3, **f64)).sin().sum().backward()
+    optimizer.step()
+    change = machine.weight.detach() - before[0]
+    for to, source in ((slice(3, 7), slice(0, 3)), (slice(7, 9), slice(0, 3)), (slice(7, 9), slice(3, 7))):
+        torch.testing.assert_close(change[to, source].square().mean().sqrt().item(), 0.01, rtol=1e-4, atol=0)
+    step = (machine.bias.detach() - before[1]).abs()
+    torch.testing.assert_close(step, torch.full_like(step, 0.01), rtol=1e-4, atol=0)
+
+
 def test_its_state_is_saved_and_loaded():
     machines = [rv.DenseMachine((2, 3, 1)) for _ in range(2)]
     machines[1].load_state_dict(machines[0].state_dict())

@@ -135,6 +135,9 @@ def test_training_moves_the_edges_and_adds_none():
     after = {(row["source"], row["target"]): row["weight"] for row in space.to_edges(net)}
     assert after.keys() == {("a", "h"), ("b", "o"), ("h", "o")}
     assert after["a", "h"] != 0.5
+    bias: Any = net.machine.bias
+    assert bias.tolist()[:2] == [0.0, 0.0]
+    assert bias[2:].all()
 
 
 def test_inputs_come_in_the_order_of_their_names():
@@ -157,6 +160,17 @@ def test_tables_of_all_kinds_are_read(tmp_path):
     for table in (rows, frame, tmp_path / "edges.csv", str(tmp_path / "edges.csv"), graph, iter(rows)):
         net = space.from_edges(table, **f64)
         assert_equal(net(torch.tensor([0.7], **f64)).detach(), torch.tensor([expected], **f64))
+
+
+def test_a_unit_of_a_bias_alone_is_no_input():
+    rows = [edge(), dict(source="c", target="b", weight=2.0), dict(source=None, target="c", weight=None, bias=0.5)]
+    net = space.from_edges(rows, activation="sin", **f64)
+    assert net.inputs == ("a",)
+    assert abs(net(torch.tensor([3.0], **f64)).item() - (3 + 2 * math.sin(0.5))) < 1e-12
+    again = space.from_edges(space.to_edges(net), **f64)
+    assert again.inputs == ("a",)
+    with pytest.raises(ValueError, match="outputs has 'bb', which is no node of the edges: they have a, b, c"):
+        space.from_edges(rows, outputs=["bb"])
 
 
 def edge(**fields: Any) -> dict[str, Any]:

@@ -178,7 +178,7 @@ def test_what_no_machine_computes_is_refused_by_name(tmp_path):
             space.from_neat(fields | change)
     with pytest.raises(ValueError, match="source is not JSON"):
         space.from_neat("{")
-    with pytest.raises(ValueError, match="source is not a network of neat-python: it needs connections, network_type"):
+    with pytest.raises(ValueError, match=r"source is not what neat\.export\.export_network_json gives: it needs conn"):
         space.from_neat("{}")
     with pytest.raises(ValueError, match="node 'b' has no number for a name"):
         space.to_neat(space.from_edges([dict(source="1", target="b", weight=1.0)]))

@@ -1,6 +1,7 @@
 """A search takes a machine apart, says what is enough, and can be stopped at any moment."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import resolvent as rv
 from resolvent.training import candidates_table, open_run, read
 from resolvent.training import path as _path
 from resolvent.training.linear import linear
+from resolvent.training.run import network_of
 from resolvent.training.search import _Search
 from resolvent.training.settings import choose
 from resolvent.training.split import divide
@@ -68,7 +70,7 @@ def test_each_point_is_a_run_and_the_page_has_all(tmp_path):
     data = {"machine.json", "weights.safetensors", "preprocessing.json", "settings.json", "metrics.json"}
     assert files == pictures | data | {"search.html", "checkpoints", "points"}
     page = (folder / "search.html").read_text()
-    rows = candidates_table(found.metrics["search"]["candidates"])
+    rows = candidates_table(found.metrics["search"]["candidates"], found.metrics["search"]["chosen"])
     assert all(cell in page for row in rows for cell in row)
     assert "autoregression over 5 steps" in page
     folders = sorted((folder / "points").iterdir())
@@ -124,10 +126,37 @@ def test_nothing_smaller_is_said_to_be_enough_where_it_is_not():
     assert search.smallest([good, bad]).name == "full machine"
     assert search.smallest([good, bad._replace(error=good.error + 0.9 * good.error_spread)]).name == "point 1"
     candidates = [good, good._replace(name="sequential network"), good._replace(name="least squares"), bad]
-    verdict = good.verdict(candidates, "lags")
+    verdict = good.verdict(candidates, good, "lags")
     assert verdict.startswith("Searched by lags, nothing smaller is as good as the full machine: R²")
-    assert verdict.endswith("Least squares, with 4 weights, is as good on the validation rows.")
+    assert verdict.endswith("On the validation rows, least squares is as good, within a standard error.")
+    better = [
+        *candidates[:2],
+        candidates[2]._replace(error=good.error / 2),
+        bad,
+        bad._replace(name="random 1", error=0.0),
+    ]
+    verdict = bad.verdict(better, bad, "lags")
+    assert verdict.startswith("Searched by lags, 4 of 4 weights (100 %) are enough: R²")
+    assert verdict.endswith(
+        "The random choice is as good on the validation rows. On the validation rows, least squares is better."
+    )
+    assert bad.verdict(better, good, "lags").startswith("Point 1 of a search by lags, which found full machine: 4 of 4")
     assert settings.lags == 3
+
+
+def test_a_machine_that_tuning_makes_worse_stays_as_it_came(monkeypatch, tmp_path):
+    settings, split, search = searching(series(), target="level", lags=3)
+    search.folder = tmp_path
+
+    def spoil(network: Any, *args: Any, **options: Any) -> Any:
+        with torch.no_grad():
+            network.machine.weight.add_(1.0)
+        return [dict(val_loss=1e9)]
+
+    monkeypatch.setattr(sys.modules["resolvent.training.search"], "fit", spoil)
+    network = network_of(search.data, settings, split, 0, sequential=False)
+    before = network.machine.weight.detach().clone()
+    assert torch.equal(search.trained("point 1", network, split, "point-0").machine.weight, before)
 
 
 def searching(frame: pd.DataFrame, target: str, **given: Any) -> Any:

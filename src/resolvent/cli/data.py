@@ -113,7 +113,10 @@ def search(
     target: Target = None,
     by: Annotated[
         Literal["units", "edges", "lags"] | None,
-        typer.Option(show_default="units, of series lags", help="What is taken away, one after the other."),
+        typer.Option(
+            show_default="units, of series lags",
+            help="What is taken away: single inputs and hidden units, whole edges between blocks, or lags.",
+        ),
     ] = None,
     task: Task = None,
     machine: Kind = None,
@@ -150,9 +153,9 @@ def search(
         if training.is_unfinished(folder):
             console.print(f"stopped; go on with: resolvent search --resume --out {folder}", soft_wrap=True)
         raise typer.Exit(130) from None
-    _print_rows(
-        training.candidates_table(found.metrics["search"]["candidates"]), f"searched by {found.metrics['search']['by']}"
-    )
+    searched = found.metrics["search"]
+    rows = training.candidates_table(searched["candidates"], searched["chosen"])
+    _print_rows([row[:5] for row in rows], f"searched by {found.metrics['search']['by']}")
     for name, left in found.metrics["search"]["survivors"].items():
         console.print(f"{name}: {left}", soft_wrap=True)
     console.print(found.metrics["verdict"])

@@ -123,6 +123,11 @@ class StructuredMachine(Machine, nn.Module):
             return self._system.unpacked(getattr(self, self.stored))
         return super().__getattr__(name)
 
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        if name == "weight_orig" and self.stored != "weight":  # what `torch.nn.utils.prune` begins with
+            raise TypeError("the weight of a packed machine is computed from its entries: prune those, by that name")
+        super().register_parameter(name, param)
+
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "weight" and self.stored != name:
             raise AttributeError("the weight of a packed machine is computed from its entries: change those")

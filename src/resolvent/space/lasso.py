@@ -13,8 +13,9 @@ from .penalty import By, groups_of, parameter_of, shrink_, sums
 class GroupLasso(Optimizer):
     """Steps down a loss + λ Σ √|g| |W_g| over the groups of a machine; of the bias, the loss alone.
 
-    Adam with one second moment for each group: in this metric a group's proximal step is `shrink_`'s, with the inverse
-    moment for its price. Moments of single entries, with the step behind them, let all groups vanish together.
+    A group goes where the root mean square of its gradient stays below the penalty λ. It is Adam with one second moment
+    for each group: so its proximal step is `shrink_`'s, with the inverse moment for a price. With moments of single
+    entries, all groups vanish together.
 
     >>> from resolvent import DenseMachine
     >>> machine = DenseMachine((2, 8, 1))
@@ -38,6 +39,8 @@ class GroupLasso(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None, *, penalty: float = 0.0) -> Any:  # pyright: ignore  # it has a penalty
+        if not penalty >= 0:
+            raise ValueError(f"penalty must be at least 0, got {penalty}")
         loss = None
         if closure is not None:
             with torch.enable_grad():

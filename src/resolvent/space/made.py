@@ -66,6 +66,7 @@ def blank(
     """A machine of this one's kind as it is built."""
     cls, dtype = kind_of(machine), getattr(machine, machine.stored).dtype
     options: Any = dict(bias=machine.bias is not None, device=device, dtype=dtype, packed=packed) | machine.arguments
+    options |= dict(lags=len(connections) - 1) if "lags" in options else {}
     return cls(sizes, list(activations), connections=connections, **options)
 
 

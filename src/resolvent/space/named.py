@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..algebra.order import Edge, levels
@@ -49,7 +50,8 @@ class NamedNetwork(nn.Module):
             raise ValueError(f"x {came}, the network takes {len(self.inputs)} inputs: {', '.join(self.inputs)}")
         x = x[..., [self.inputs.index(name) for name in self.nodes[: len(self.inputs)]]]
         bias: Any = self.machine.bias
-        return self.machine.solve(x - bias[: len(self.inputs)])  # which so stays zero: inputs have none
+        bias = F.pad(bias[len(self.inputs) :], (len(self.inputs), 0))  # inputs have none, and get no gradient
+        return self.machine.resolvent((self.machine.operator.extended(x, bias), None))
 
     def extra_repr(self) -> str:
         return f"inputs={self.inputs}, outputs={self.outputs}"
@@ -69,20 +71,24 @@ def from_edges(
     `table` is a data frame, a CSV file or an iterable of mappings with columns source, target and weight and, where
     they are known, activation and bias (of the target) and lag, which makes it recurrent; a row without source and
     weight says what its target is. Or it is a networkx graph with weight and lag on its edges, and activation and bias
-    on its nodes. Inputs are the nodes that nothing feeds, outputs those that feed nothing, unless they are named. Nodes
-    without an activation have the given one, and outputs the identity.
+    on its nodes. Unless they are named, inputs are the nodes that nothing feeds, without a bias or an activation, and
+    outputs those that feed nothing. Nodes without an activation have the given one, and outputs the identity.
 
     >>> net = from_edges([dict(source="x", target="h", weight=2.0), dict(source="h", target="out", weight=0.5)])
     >>> net(torch.tensor([[1.0]]))
     tensor([[0.4820]], grad_fn=<IndexBackward0>)
     """
     edges, known = _read(table)
-    names = list(dict.fromkeys([*(n for s, t, _ in edges for n in (s, t)), *known, *(inputs or ()), *(outputs or ())]))
+    names = list(dict.fromkeys([*(n for s, t, _ in edges for n in (s, t)), *known]))
     level = _levels(edges, names)
     fed, feeding = {target for _, target, _ in edges}, {source for source, _, _ in edges}
-    inputs = [n for n in names if n not in fed] if inputs is None else _named("inputs", inputs)
+    passes_on = ({}, {"activation": "identity"}, {"bias": 0.0}, {"activation": "identity", "bias": 0.0})
+    free = [n for n in names if n not in fed and known.get(n, {}) in passes_on]
+    inputs = free if inputs is None else _named("inputs", inputs, names)
     outputs = (
-        [n for n in names if n not in feeding and n not in inputs] if outputs is None else _named("outputs", outputs)
+        [n for n in names if n not in feeding and n not in inputs]
+        if outputs is None
+        else _named("outputs", outputs, names)
     )
     for name in inputs:
         if name in fed:
@@ -128,7 +134,9 @@ def to_edges(network: Any) -> list[dict[str, Any]]:
     fed, first = read.any(0).any(1), len(network.inputs) if named else machine.partition.sizes[0]
     if not named and (fed[:first].any() or bias[:first].any() or sigma[0] is not ACTIVATIONS["identity"]):
         rows += [row(f"x{i}", i, 1.0) for i in range(first)]
-    return rows + [row(None, i, None) for i in (~fed).nonzero().flatten().tolist() if i >= first]
+    said = {name for row in rows for name in (row["source"], row["target"])}
+    alone = (~fed).nonzero().flatten().tolist()
+    return rows + [row(None, i, None) for i in alone if i >= first or names[i] not in said]
 
 
 def exported(activation: Activation) -> Any:
@@ -136,10 +144,13 @@ def exported(activation: Activation) -> Any:
     return activation.name if ACTIVATIONS.get(activation.name) is activation else activation
 
 
-def _named(what: str, names: Sequence[str]) -> list[str]:
-    if isinstance(names, str) or len(set(names)) != len(names):
-        raise ValueError(f"{what} must be a list of different names, got {names!r}")
-    return [str(name) for name in names]
+def _named(what: str, given: Sequence[str], names: Sequence[str]) -> list[str]:
+    if isinstance(given, str) or len(set(given)) != len(given):
+        raise ValueError(f"{what} must be a list of different names, got {given!r}")
+    for name in map(str, given):
+        if name not in names:
+            raise ValueError(f"{what} has {name!r}, which is no node of the edges: they have {', '.join(names)}")
+    return [str(name) for name in given]
 
 
 Edges = list[tuple[str, str, tuple[int, float]]]

@@ -76,7 +76,7 @@ def from_neat(
         raise ValueError(f"network_type {kind!r} is none that a machine computes: feedforward or recurrent")
     inputs, outputs = ([str(key) for key in fields["topology"][f"{side}_keys"]] for side in ("input", "output"))
     nodes: dict[str, Any] = {str(node["id"]): node for node in fields["nodes"] if str(node["id"]) not in inputs}
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = [dict(source=None, target=name, weight=None) for name in inputs]
     for name in {**nodes, **dict.fromkeys(outputs)}:
         node = nodes.get(name)  # an output that nothing leads to is 0
         row = dict(source=None, target=name, weight=None, activation="identity", bias=0.0)
@@ -102,6 +102,8 @@ def from_neat(
 
 def to_neat(network: NamedNetwork) -> dict[str, Any]:
     """The network as the same JSON says it: a dictionary for `json.dump`, whose nodes need names that are integers."""
+    if not isinstance(network, NamedNetwork):
+        raise TypeError(f"network must be a NamedNetwork, got {type(network).__name__}: from_edges(to_edges(machine))")
     inputs, outputs = ([_key(name) for name in names] for names in (network.inputs, network.outputs))
     recurrent = network.machine.connections.lags > 0
     nodes: dict[int, Any] = {key: _node(key, "input", "identity", "none", 0.0) for key in inputs}
@@ -146,5 +148,7 @@ def _parsed(source: Any) -> Mapping[str, Any]:
         raise ValueError(f"source is not JSON: {error}") from None
     needed = {"network_type", "topology", "nodes", "connections"}
     if not isinstance(fields, Mapping) or not needed <= set(fields):
-        raise ValueError(f"source is not a network of neat-python: it needs {', '.join(sorted(needed))}")
+        raise ValueError(
+            f"source is not what neat.export.export_network_json gives: it needs {', '.join(sorted(needed))}"
+        )
     return fields

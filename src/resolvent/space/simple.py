@@ -10,7 +10,7 @@ from ..machines.structured import StructuredMachine
 from ..structure.connections import connect
 from ..structure.partition import Partition
 from .connections import connected, ordered, selected
-from .made import edges, in_one_layout, made
+from .made import edges, in_one_layout, kind_of, made
 
 
 def simplified(machine: StructuredMachine) -> Any:
@@ -19,10 +19,21 @@ def simplified(machine: StructuredMachine) -> Any:
     A unit that no input reaches is a constant. One that is 0 goes; another one goes into the bias, of a dense machine
     that has one: elsewhere constants differ at borders and first steps. Inputs and outputs stay.
     """
+    kind_of(machine)
     alive, bias = surviving(machine)
     parts = machine.partition.sizes, machine.activation.blocks, edges(machine)
     rest = selected(made(machine, *parts, machine.weight, bias), alive)
-    return connected(rest, _nonzero(rest))
+    return _shortened(connected(rest, _nonzero(rest)))
+
+
+def _shortened(machine: Any) -> Any:
+    """The machine without its longest lags, if nothing reads them."""
+    matrices = edges(machine)
+    lags = max([0, *matrices.any(-1).any(-1).nonzero().flatten().tolist()])
+    if lags == machine.connections.lags:
+        return machine
+    parts = machine.partition.sizes, machine.activation.blocks, matrices[: lags + 1]
+    return made(machine, *parts, machine.weight[: lags + 1], machine.bias)
 
 
 def surviving(machine: StructuredMachine) -> tuple[Tensor, Tensor | None]:
@@ -51,6 +62,7 @@ def levelled(machine: StructuredMachine) -> tuple[Any, Tensor]:
     block if they share σ. Where all do, no fewer blocks order them. The first block stays the input, and the last one
     the output.
     """
+    kind_of(machine)
     sizes, time_block = machine.partition.sizes, machine.connections.time_block
     feeds = (in_one_layout(machine)[:time_block] != 0).any(-1).any(0).cpu()
     owner = [i for i, size in enumerate(sizes) for _ in range(size)]

@@ -15,7 +15,6 @@ from .report import summary as summary
 from .run import Trained as Trained
 from .run import open_run as open_run
 from .run import train as train
-from .search import Found as Found
 from .search import search as search
 from .searched import candidates_table as candidates_table
 from .settings import is_unfinished as is_unfinished

@@ -48,6 +48,11 @@ class Trained(NamedTuple):
     metrics: dict[str, Any]
     preprocessing: Preprocessing
     folder: Path | None
+    points: tuple["Trained", ...] = ()
+    """Of a search, the machines along the path."""
+
+    def __repr__(self) -> str:
+        return f"Trained({self.machine}, folder={self.folder})\n{self.metrics['verdict']}"
 
     def onnx(self, path: str | os.PathLike) -> None:
         """Write an ONNX file from preprocessed inputs `x` to the `prediction`: probabilities, or target units.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,7 +24,6 @@ from .linear import linear
 from .measure import measure, naive
 from .network import Model, arithmetic, parameters_read, sequential_like
 from .path import path, reduced
-from .preprocessing import Preprocessing
 from .run import PREPROCESSING, Trained, announce, network_of, outputs_of
 from .searched import Candidate, describe, write_search
 from .settings import (
@@ -45,16 +44,6 @@ WORSE = 3.0  # standard errors behind the best, at which a point is no longer wo
 LAGS = 12
 
 
-class Found(NamedTuple):
-    """The machine of the least arithmetic that is as good as any, its metrics, and all machines along the path."""
-
-    machine: StructuredMachine
-    metrics: dict[str, Any]
-    preprocessing: Preprocessing
-    points: tuple[Trained, ...]
-    folder: Path | None
-
-
 def search(
     data: str | os.PathLike | pd.DataFrame | None = None,
     *,
@@ -73,13 +62,14 @@ def search(
     out: str | os.PathLike | None = None,
     resume: bool = False,
     progress: bool = False,
-) -> Found:
+) -> Trained:
     """Search the space of machines for those that do with less: fewer units, edges or lags.
 
     A machine with all connections is trained, then a penalty grows and takes one group of weights after the other.
     Machines along this path are tuned without the penalty and measured, beside the full machine, random ones of as many
     weights, the classical network and a linear model. The one that is found has the least arithmetic of those whose
-    validation error is within a standard error of the best. `by` is "units", "edges" or "lags"; all else as in `train`.
+    validation error is within a standard error of the best; `points` are all along the path. `by` is "units" (single
+    inputs and hidden units), "edges" (between blocks) or "lags"; all else is as in `train`.
     """
     given: dict[str, Any] = dict(target=target, task=task, machine=machine, activation=activation, lags=lags, lr=lr)
     given |= dict(epochs=epochs, batch_size=batch_size, seed=seed, device=device, by=by)
@@ -136,7 +126,7 @@ class _Search:
         self.data, self.settings, self.split, self.folder, self.progress = data, settings, split, folder, progress
         self.image = settings.machine == "conv" and bool(split.preprocessing.image)
 
-    def run(self, full: Model, keep: bool) -> Found:
+    def run(self, full: Model, keep: bool) -> Trained:
         settings, split = self.settings, self.split
         write_settings(self.folder, settings)
         candidates = [self.trained("full machine", full, split, "full")]
@@ -157,19 +147,25 @@ class _Search:
             if worse == 2 or len(found) == MOST_POINTS:
                 break
         chosen = self.smallest([candidates[0], *found])
-        metrics = self.metrics(candidates, chosen)
+        metrics = self.metrics(candidates, chosen, chosen)
         if keep:
             for i, point in enumerate(found):
-                self.save(point, candidates, self.folder / "points" / f"{i + 1:02}")
+                self.save(point, candidates, chosen, self.folder / "points" / f"{i + 1:02}")
             write_search(self.folder, chosen, candidates, metrics, asdict(settings))
             chosen.machine.save(self.folder)
             write_json(self.folder / PREPROCESSING, chosen.split.preprocessing.to_json())
             write_json(self.folder / METRICS, metrics)  # the last one: with it the search is finished
         points = tuple(
-            Trained(c.machine, self.metrics(candidates, c), c.split.preprocessing, self.folder if keep else None)
-            for c in found
+            Trained(
+                c.machine,
+                self.metrics(candidates, chosen, c),
+                c.split.preprocessing,
+                self.folder / "points" / f"{i:02}" if keep else None,
+            )
+            for i, c in enumerate(found, 1)
         )
-        return Found(chosen.machine, metrics, chosen.split.preprocessing, points, self.folder if keep else None)
+        kept = self.folder if keep else None
+        return Trained(chosen.machine, metrics, chosen.split.preprocessing, kept, points)
 
     def smallest(self, candidates: Sequence[Candidate]) -> Candidate:
         """The least arithmetic within a standard error of the best."""
@@ -211,14 +207,19 @@ class _Search:
     def survivors(self, large: StructuredMachine, small: StructuredMachine, split: Split) -> dict[str, str]:
         """What a point still has of the full machine."""
         alive = surviving(large)[0].split(large.partition.sizes)
-        blocks = [f"{int(part.sum())} of {len(part)}" for part in alive[1:-1]]
+        blocks = [
+            f"{int(part.sum())} of {len(part)} in block {i}" for i, part in enumerate(alive[1:-1], 1) if part.any()
+        ]
         inputs = describe(self.split.preprocessing, split.preprocessing)
-        left = {"inputs": inputs, "units of each hidden block": ", ".join(blocks) or "there is none"}
+        left = {"inputs": inputs, "hidden units": ", ".join(blocks) or "none"}
         matrices = torch.tensor(small.connections.matrices)
         left["edges between blocks"] = f"{int(matrices.sum())} of {int(torch.tensor(large.connections.matrices).sum())}"
         if large.connections.lags:
             lags = [lag for lag, matrix in enumerate(matrices) if matrix.any()]
-            left["lags"] = f"{', '.join(map(str, lags))} of 0 to {large.connections.lags}"
+            steps = ", ".join(str(lag + 1) for lag in lags)
+            left["lags"] = (
+                f"{', '.join(map(str, lags))} of 0 to {large.connections.lags}: {steps} steps before the next"
+            )
         return left
 
     def at_random(self, full: StructuredMachine, point: Candidate, i: int) -> Candidate | None:
@@ -271,26 +272,26 @@ class _Search:
             name, machine, split, cost, parameters, weights or parameters, scores, float(errors.mean()), spread, epochs
         )
 
-    def metrics(self, candidates: Sequence[Candidate], chosen: Candidate) -> dict[str, Any]:
+    def metrics(self, candidates: Sequence[Candidate], chosen: Candidate, point: Candidate) -> dict[str, Any]:
         """Those of a run, for one machine of the search, with a table of all."""
         data, split = self.data, self.split
         metrics: dict[str, Any] = dict(data=self.settings.data, task=data.task, target=str(data.target.name))
         metrics |= dict(rows={part: len(rows) for part, rows in split.rows.items()}, notes=list(data.notes))
-        for name, candidate in (("machine", chosen), ("sequential", candidates[1])):
+        for name, candidate in (("machine", point), ("sequential", candidates[1])):
             run = dict(seed=self.settings.seed, epochs=candidate.epochs, **candidate.scores["test"])
             sizes = list(candidate.machine.partition.sizes)
             metrics[name] = dict(sizes=sizes, parameters=candidate.parameters, seeds=[run])
         metrics["naive"] = naive(split.preprocessing, data.target, split.rows)
         rows = [c.row() for c in candidates]
-        metrics["search"] = dict(by=self.settings.by, chosen=chosen.name, survivors=chosen.survivors, candidates=rows)
-        metrics["verdict"] = chosen.verdict(candidates, self.settings.by or "")
+        metrics["search"] = dict(by=self.settings.by, chosen=chosen.name, survivors=point.survivors, candidates=rows)
+        metrics["verdict"] = point.verdict(candidates, chosen, self.settings.by or "")
         return metrics
 
-    def save(self, point: Candidate, candidates: Sequence[Candidate], folder: Path) -> None:
+    def save(self, point: Candidate, candidates: Sequence[Candidate], chosen: Candidate, folder: Path) -> None:
         """A point as a run of its own, with which `show`, `predict` and `export` do what they do with any."""
         point.machine.save(folder)
         write_json(folder / PREPROCESSING, point.split.preprocessing.to_json())
-        write_json(folder / METRICS, self.metrics(candidates, point))
+        write_json(folder / METRICS, self.metrics(candidates, chosen, point))
 
 
 def _without(full: StructuredMachine, groups: Tensor, gone: Tensor) -> StructuredMachine:

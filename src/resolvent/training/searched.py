@@ -44,7 +44,7 @@ class Candidate(NamedTuple):
         row = dict(name=self.name, weights=self.weights, arithmetic=self.arithmetic, epochs=self.epochs)
         return row | dict(error=self.error, error_spread=self.error_spread, **self.scores)
 
-    def verdict(self, candidates: Sequence["Candidate"], by: str) -> str:
+    def verdict(self, candidates: Sequence["Candidate"], chosen: "Candidate", by: str) -> str:
         """What was found, beside what else there is, and where the search did not help."""
         full, sequential, linear, *others = candidates
         key = "accuracy" if "accuracy" in self.scores["test"] else "R²"
@@ -53,21 +53,24 @@ class Candidate(NamedTuple):
             value = candidate.score()
             return f"{value:.1%}" if key == "accuracy" else f"{value:.3f}"
 
-        least = self.error + self.error_spread
-        simple = f"{linear.name.capitalize()}, with {linear.weights:,} weights, is as good on the validation rows."
-        if self.name == full.name:
-            text = f"Searched by {by}, nothing smaller is as good as the full machine: {key} {said(full)} on test rows."
-            return f"{text} {simple}" if linear.error <= least else text
-        text = (
-            f"Searched by {by}, {self.weights:,} of {full.weights:,} weights ({_share(self.weights, full.weights)}) "
-            f"are enough: {key} {said(self)} on the test rows, the full machine {said(full)}, the sequential network "
-            f"{said(sequential)}, {linear.name} {said(linear)}"
+        size = f"{self.weights:,} of {full.weights:,} weights ({_share(self.weights, full.weights)})"
+        beside = (
+            f"{key} {said(self)} on the test rows, the full machine {said(full)}, the sequential network "
+            f"{said(sequential)}, {linear.name} ({linear.weights:,} weights) {said(linear)}"
         )
-        chance = next((c for c in others if c.name == self.name.replace("point", "random")), None)
-        text += "." if chance is None else f", a random choice of as many {said(chance)}."
+        if self.name != chosen.name:
+            return f"{self.name.capitalize()} of a search by {by}, which found {chosen.name}: {size}; {beside}."
+        text = f"Searched by {by}, {size} are enough: {beside}"
+        if self.name == full.name:
+            text = f"Searched by {by}, nothing smaller is as good as the full machine: {beside}"
+        chance = next((c for c in others if c.name == self.name.replace("point", "random") != self.name), None)
+        text += "." if chance is None else f", a random choice of {chance.weights:,} weights {said(chance)}."
         if chance is not None and chance.error <= self.error:
-            text += " A random choice is as good on the validation rows."
-        return f"{text} {simple}" if linear.error <= least else text
+            text += " The random choice is as good on the validation rows."
+        if linear.error <= self.error + self.error_spread:
+            how = "better" if linear.error < self.error else "as good, within a standard error"
+            text += f" On the validation rows, {linear.name} is {how}."
+        return text
 
 
 def describe(before: Preprocessing, after: Preprocessing) -> str:
@@ -84,20 +87,22 @@ def _share(part: int, whole: int) -> str:
     return f"{100 * part / whole:.3g} %"
 
 
-def candidates_table(candidates: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Of the rows of all candidates, as text."""
+def candidates_table(candidates: Sequence[Mapping[str, Any]], chosen: str) -> list[list[str]]:
+    """Of the rows of all candidates, as text, with a mark at the one that was chosen."""
     measures = [*candidates[0]["test"]]
     key = "accuracy" if "accuracy" in measures else "r2"
+    measures.sort(key=lambda name: name != key)
     full = candidates[0]["weights"]
-    head = ["", "weights", "of full", "multiply-adds", f"validation {key}", *(m.replace("_", " ") for m in measures)]
+    head = ["", "weights", "of full", f"validation {key}", *(f"test {m.replace('_', ' ')}" for m in measures)]
 
     def cell(name: str, value: float) -> str:
-        return f"{value:.1%}" if name == "accuracy" else number(value)
+        return f"{value:.1%}" if name == "accuracy" else f"{value:.3f}" if name == "r2" else number(value)
 
     rows = []
     for c in candidates:
-        size = f"{c['weights']:,}", _share(c["weights"], full), f"{c['arithmetic'] // 2:,}"
-        rows.append([c["name"], *size, cell(key, c["validation"][key]), *(cell(m, c["test"][m]) for m in measures)])
+        name = f"→ {c['name']}" if c["name"] == chosen else c["name"]
+        size = f"{c['weights']:,}", _share(c["weights"], full)
+        rows.append([name, *size, cell(key, c["validation"][key]), *(cell(m, c["test"][m]) for m in measures)])
     return [head, *rows]
 
 
@@ -105,7 +110,7 @@ def curve(candidates: Sequence[Candidate], chosen: Candidate) -> Figure:
     """The validation score against the arithmetic, of all that was measured."""
     figure = Figure(figsize=(8, 4.4), layout="constrained")
     axes = figure.subplots()
-    marks = {"point": ("tab:blue", "o-"), "random": ("0.6", "x--")}
+    marks = {"point": ("tab:blue", "o-"), "random": ("0.6", "x")}
     others = iter([("tab:orange", "s"), ("tab:green", "^"), ("tab:red", "D")])
     for kind in dict.fromkeys(c.kind for c in candidates):
         color, style = marks.get(kind) or next(others)
@@ -122,7 +127,7 @@ def curve(candidates: Sequence[Candidate], chosen: Candidate) -> Figure:
     axes.set_xscale("log")
     name = "accuracy" if "accuracy" in chosen.scores["validation"] else "R²"
     axes.set(xlabel="multiply-adds", ylabel=f"{name} on the validation rows")
-    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    figure.legend(frameon=False, fontsize=8, loc="outside lower center", ncols=5)
     return figure
 
 
@@ -151,8 +156,8 @@ def write_search(
         figures,
         metrics=metrics,
         survivors=chosen.survivors,
-        table=candidates_table(metrics["search"]["candidates"]),
+        table=candidates_table(metrics["search"]["candidates"], chosen.name),
         settings={key: value for key, value in settings.items() if value is not None and key != "digest"},
         machine=summary(machine),
-        points={f"{i + 1:02}": c.survivors for i, c in enumerate(c for c in candidates if c.kind == "point")},
+        points={c.name: c.survivors for c in candidates if c.kind == "point"},
     )
