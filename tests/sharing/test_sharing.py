@@ -160,7 +160,7 @@ BAD = {
     "kind of another type": (lambda s: s | {"kind": ["dense"]}, "kind .'dense'. is unknown"),
     "other sizes": (lambda s: s | {"sizes": [2, 4]}, r"has tensors .*'weight': \(6,\).*needs .*'weight': \(8,\)"),
     "huge": (lambda s: s | {"sizes": [10**30]}, "is larger than any file"),
-    "large": (lambda s: s | {"sizes": [10**6, 1]}, "need far more memory than the 1,000,000 weights"),
+    "large": (lambda s: s | {"sizes": [10**6, 1]}, "need far more memory than the 2,000,001 numbers"),
     "sizes not a list": (lambda s: s | {"sizes": "23"}, "sizes must be a sequence of integers"),
     "sizes of words": (lambda s: s | {"sizes": ["2", 3]}, "each of sizes must be an integer"),
     "another activation": (lambda s: s | {"activation": ["tanh", "os.system"]}, "activation 'os.system' is unknown"),
@@ -168,11 +168,11 @@ BAD = {
     "packed of another type": (lambda s: s | {"packed": 1}, "packed must be true or false, got 1"),
     "many blocks": (
         lambda s: s | {"sizes": [1] * 2**13, "activation": ["tanh"] * 2**13, "connections": "sequential"},
-        "need far more memory than the 8,191 weights of the file",
+        "need far more memory than the 16,383 numbers of the file",
     ),
     "a large machine of few connections": (
         lambda s: s | {"sizes": [2**15, 1], "connections": [[False] * 2] * 2, "bias": False},
-        "need far more memory than the 0 weights of the file",
+        "need far more memory than the 0 numbers of the file",
     ),
     "unknown connections": (lambda s: s | {"connections": "some"}, "connections='some' is unknown: use 'all'"),
     "bias of another type": (lambda s: s | {"bias": 1}, "bias must be true or false, got 1"),

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from cases import Case, randomize
+from cases import Case
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from parts import f64, served
@@ -57,7 +57,7 @@ def test_it_ends_at_the_optimum_of_the_group_lasso(by, packed):
 @given(served, st.sampled_from(["edges", "units", "lags"]))
 def test_packed_or_not_it_takes_the_same_steps_and_what_is_not_read_stays(case: Case, by):
     assume(case.points(1)[0].numel())
-    machine = randomize(case.machine)
+    machine = case.machine
     packed, before = space.packed(machine), machine.weight.detach().clone()
     (x,) = case.points(1)
     for m in (machine, packed):
@@ -83,6 +83,29 @@ def test_its_first_step_is_as_long_as_the_rate_says():
         torch.testing.assert_close(change[to, source].square().mean().sqrt().item(), 0.01, rtol=1e-4, atol=0)
     step = (machine.bias.detach() - before[1]).abs()
     torch.testing.assert_close(step, torch.full_like(step, 0.01), rtol=1e-4, atol=0)
+
+
+def test_copies_take_the_same_steps_and_bad_numbers_are_refused():
+    machine = rv.ConvMachine((1, 2), kernel_size=(3, 3)).to(memory_format=torch.channels_last)  # pyright: ignore
+    optimizer = space.GroupLasso(machine)
+    machine(torch.randn(2, 1, 4, 4)).sum().backward()
+    other: Any = copy.deepcopy(optimizer)
+    for o in (optimizer, other):
+        o.step(penalty=0.1)
+    assert other.machine is not machine
+    before = machine.weight.detach().clone()
+    for penalty in (-1, float("nan")):
+        with pytest.raises(ValueError, match=f"penalty must be at least 0, got {penalty}"):
+            optimizer.step(penalty=penalty)
+    assert torch.equal(machine.weight, before)
+    with pytest.raises(ValueError, match="lr=-1 must be positive, and betas"):
+        space.GroupLasso(machine, lr=-1)
+    half = rv.DenseMachine((2, 3, 1), dtype=torch.float16)
+    halves = space.GroupLasso(half)
+    half(torch.full((4, 2), 1e-3, dtype=torch.float16)).sum().mul(1e-3).backward()
+    halves.step(penalty=1e-9)
+    assert half.weight.isfinite().all()
+    assert half.weight.any()
 
 
 def test_its_state_is_saved_and_loaded():

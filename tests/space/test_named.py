@@ -173,6 +173,31 @@ def test_a_unit_of_a_bias_alone_is_no_input():
         space.from_edges(rows, outputs=["bb"])
 
 
+def test_names_that_are_numbers_are_as_good_as_texts(tmp_path):
+    rows = [dict(source=1, target=3, weight=1.0), dict(source=2, target=3, weight=2.0)]
+    graph = networkx.DiGraph()
+    graph.add_weighted_edges_from([(1, 3, 1.0), (2, 3, 2.0)])
+    floats = pd.DataFrame([*rows, dict(source=None, target=3, weight=None)])
+    assert floats["source"].dtype == float
+    for table in (rows, graph, floats):
+        net = space.from_edges(table, inputs=iter([2, "1"]), outputs=[3])
+        assert (net.inputs, net.outputs) == (("2", "1"), ("3",))
+        assert net(torch.tensor([10.0, 1.0])).tolist() == [21.0]
+
+
+def test_spaces_and_byte_order_marks_in_a_file_are_no_part_of_names(tmp_path):
+    (tmp_path / "edges.csv").write_text("\ufeffsource, target ,weight\na, h ,1.5\n\nh,o , 2\n")
+    net = space.from_edges(tmp_path / "edges.csv", activation="identity")
+    assert (net.inputs, net.outputs) == (("a",), ("o",))
+    assert net(torch.tensor([1.0])).tolist() == [3.0]
+
+
+def test_nothing_is_drawn():
+    state = torch.get_rng_state()
+    space.from_edges([edge()])
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 def edge(**fields: Any) -> dict[str, Any]:
     return dict(source="a", target="b", weight=1.0) | fields
 
@@ -185,7 +210,10 @@ BAD: dict[str, tuple[Any, str]] = {
     "no rows": ([1], "row 1 of the edges needs source, target and weight, it has int"),
     "a word for a weight": ([edge(weight="much")], "row 1 of the edges has weight 'much': a finite number is needed"),
     "an infinite bias": ([edge(bias=math.inf)], "row 1 of the edges has bias inf: a finite number is needed"),
-    "a broken lag": ([edge(lag=0.5)], "row 1 of the edges has lag 0.5: a whole number of at least 0 is needed"),
+    "a broken lag": ([edge(lag=0.5)], "row 1 of the edges has lag 0.5: a whole number from 0 to 65535 is needed"),
+    "a huge lag": ([edge(lag=1e300)], "row 1 of the edges has lag 1e+300: a whole number from 0 to 65535 is needed"),
+    "no source": ([edge(source=None)], "row 1 of the edges has no source"),
+    "no target": ([edge(), edge(source="b", target=math.nan)], "row 2 of the edges has no target"),
     "twice": ([edge(), edge(weight=2.0)], "row 2 of the edges has 'a' → 'b' a second time"),
     "two biases": (
         [edge(bias=1.0), edge(source="c", bias=2.0)],
@@ -213,6 +241,16 @@ def test_bad_edges_are_refused(what):
 def test_bad_names_and_points_are_refused():
     with pytest.raises(ValueError, match="input 'b' is the target of an edge"):
         space.from_edges([edge()], inputs=["b"])
+    with pytest.raises(ValueError, match="node 'c' is fed by nothing and is none of the inputs, a"):
+        space.from_edges([edge(), edge(source="c")], inputs=["a"])
+    with pytest.raises(TypeError, match="inputs must be a list of names, got 'a'"):
+        space.from_edges([edge()], inputs="a")
+    graph = networkx.DiGraph([("a", "b", dict(weight=1.0))])
+    graph.nodes["b"]["bias"] = math.nan
+    assert space.from_edges(graph).machine.bias.tolist() == [0.0, 0.0]  # pyright: ignore  # NaN is missing
+    graph.nodes["b"]["bias"] = math.inf
+    with pytest.raises(ValueError, match="has bias inf: a finite number is needed"):
+        space.from_edges(graph)
     with pytest.raises(ValueError, match="input 'a' has an activation or a bias"):
         space.from_edges([edge(), dict(source=None, target="a", weight=None, bias=1.0)], inputs=["a"])
     with pytest.raises(ValueError, match=r"x has shape \(3, 2\), the network takes 1 inputs: a"):

@@ -176,6 +176,18 @@ def test_what_no_machine_computes_is_refused_by_name(tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             space.from_neat(fields | change)
+    for broken in (dict(nodes=3), dict(topology={}), dict(nodes=[node | dict(bias=float("nan"))])):
+        with pytest.raises(ValueError, match=r"network_json gives|node 0 has bias nan: a finite number is needed"):
+            space.from_neat(fields | broken)
+    with pytest.raises(TypeError, match="network must be a NamedNetwork, got int"):
+        space.to_neat(3)  # pyright: ignore
+
+    def tanh(y):
+        return 3 * y
+
+    own = space.from_edges([dict(source="1", target="2", weight=1.0, activation=tanh)])
+    with pytest.raises(ValueError, match="activation tanh of node 2 is none of neat-python's"):
+        space.to_neat(own)
     with pytest.raises(ValueError, match="source is not JSON"):
         space.from_neat("{")
     with pytest.raises(ValueError, match=r"source is not what neat\.export\.export_network_json gives: it needs conn"):

@@ -95,6 +95,23 @@ def test_an_optimiser_keeps_state_for_what_is_read_alone():
     assert torch.equal(copied.weight, packed.weight)
 
 
+def test_packed_is_a_boolean():
+    with pytest.raises(TypeError, match="packed must be True or False, got 'no'"):
+        rv.DenseMachine((2, 3), packed="no")  # pyright: ignore
+
+
+def test_what_is_kept_for_later_calls_serves_in_every_mode():
+    """Places and groups are kept, also if they are first asked for in inference mode or with another default device."""
+    for sizes, context in (((2, 4, 3), torch.inference_mode()), ((2, 5, 3), torch.device("meta"))):
+        machine = rv.DenseMachine(sizes, packed=True, device="cpu")
+        with context:
+            assert machine.weight.shape == (sum(sizes),) * 2
+            assert space.edge_norms(machine).shape == (1, 3, 3)
+        machine.weight.sum().backward()
+        assert machine.entries.grad is not None
+        assert space.GroupLasso(machine).groups.device.type == "cpu"
+
+
 def test_torchinfo_counts_what_is_read():
     torchinfo = pytest.importorskip("torchinfo")
     packed = space.packed(rv.DenseMachine((4, 16, 16, 2)))

@@ -13,6 +13,7 @@ import torch
 import resolvent as rv
 from resolvent.training import candidates_table, open_run, read
 from resolvent.training import path as _path
+from resolvent.training.fit import Diverged
 from resolvent.training.linear import linear
 from resolvent.training.run import network_of
 from resolvent.training.search import _Search
@@ -157,6 +158,33 @@ def test_a_machine_that_tuning_makes_worse_stays_as_it_came(monkeypatch, tmp_pat
     network = network_of(search.data, settings, split, 0, sequential=False)
     before = network.machine.weight.detach().clone()
     assert torch.equal(search.trained("point 1", network, split, "point-0").machine.weight, before)
+
+
+def test_a_baseline_that_diverges_ends_no_search_and_one_that_was_stopped_comes_again(monkeypatch, tmp_path):
+    module = sys.modules["resolvent.training.search"]
+    fit, options = module.fit, dict(target="level", by="lags", lags=2, epochs=2, sizes=(4,))
+    whole = rv.search(series(), out=tmp_path / "whole", **options)
+
+    def dying(network: Any, *args: Any, title: str, **rest: Any) -> Any:
+        if title == "sequential network":
+            raise KeyboardInterrupt
+        return fit(network, *args, title=title, **rest)
+
+    monkeypatch.setattr(module, "fit", dying)
+    with pytest.raises(KeyboardInterrupt):
+        rv.search(series(), out=tmp_path / "stopped", **options)
+    monkeypatch.setattr(module, "fit", fit)
+    assert rv.search(series(), out=tmp_path / "stopped", resume=True).metrics == whole.metrics
+
+    def diverging(network: Any, *args: Any, title: str, **rest: Any) -> Any:
+        if title == "sequential network":
+            raise Diverged("its loss is not finite")
+        return fit(network, *args, title=title, **rest)
+
+    monkeypatch.setattr(module, "fit", diverging)
+    found = rv.search(series(), **options)
+    assert found.metrics["search"]["candidates"][1]["epochs"] == 0
+    assert torch.equal(found.machine.weight, whole.machine.weight)
 
 
 def searching(frame: pd.DataFrame, target: str, **given: Any) -> Any:

@@ -60,6 +60,8 @@ class StructuredMachine(Machine, nn.Module):
         if not isinstance(connections, Connections):
             connections = connect(connections, partition)
         sigma = activations_of(activation, partition, operator.channel_axis, operator.event_ndim)
+        if not isinstance(packed, bool):
+            raise TypeError(f"packed must be True or False, got {packed!r}")
         self._system = system(connections, operator, sigma, packed)
         weight = torch.empty(self._system.weight_shape, device=device, dtype=dtype)
         if not weight.is_floating_point():

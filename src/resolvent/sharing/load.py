@@ -53,6 +53,8 @@ def _machines(named: list[tuple[str, Any]], path: Any, version: int, device: Any
     shapes: dict[str, tuple[int, ...]] = {}
     for prefix, machine in named:
         shapes |= {prefix + name: shape for name, shape in _shapes(machine, version).items()}
+    if version > 1:
+        _check_memory([machine for _, machine in named], sum(prod(shape) for shape in shapes.values()))
     tensors = _folder.tensors(path, shapes, device)
     built = []
     for prefix, specification in named:
@@ -96,18 +98,25 @@ def _shapes(specification: Any, version: int) -> dict[str, tuple[int, ...]]:
     elif kind == "recurrent":
         (lags,) = integers("lags", [specification["lags"]], minimum=0)
     shape = (*((lags + 1,) if kind == "recurrent" else ()), n, n, *kernel)
-    if prod(shape) >= 2**48:
-        raise ValueError(f"a weight of shape {shape} is larger than any file")
+    (time_block,) = integers("time_block", [specification.get("time_block", 1)])
+    if prod(shape) >= 2**48 or max(n, lags, time_block, *kernel) >= 2**31:
+        raise ValueError(f"a weight of shape {shape} with time_block={time_block} is larger than any file")
     bias = {"bias": (n,)} if specification["bias"] else {}
     if version == 1:
         return {"weight": shape} | bias
-    (time_block,) = integers("time_block", [specification.get("time_block", 1)])
     entries = _read(specification["connections"], sizes, lags, time_block) * prod(kernel)
-    # What a machine takes in memory besides what is in the file must not be more than a small file's reader expects.
-    whole = 0 if specification["packed"] else prod(shape)
-    if max(whole, 16 * (lags + 1) * len(sizes) ** 2) > max(2**28, 64 * entries):
-        raise ValueError(f"sizes, lags and connections need far more memory than the {entries:,} weights of the file")
     return {"weight": (entries,)} | bias
+
+
+def _check_memory(machines: list[Any], entries: int) -> None:
+    """That machines need no more than a file of so many numbers lets one expect, which holds nothing of what is zero."""
+    needed = 0
+    for fields in machines:
+        lags, blocks = fields.get("lags", 0) + 1, len(fields["sizes"])
+        W = lags * sum(fields["sizes"]) ** 2 * prod(fields.get("kernel_size", ()))
+        needed += (0 if fields["packed"] else W) + 256 * lags * blocks**2
+    if needed > max(2**26, 64 * entries):
+        raise ValueError(f"sizes, lags and connections need far more memory than the {entries:,} numbers of the file")
 
 
 def _read(connections: Any, sizes: tuple[int, ...], lags: int, time_block: int) -> int:

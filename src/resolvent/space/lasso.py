@@ -28,6 +28,8 @@ class GroupLasso(Optimizer):
         self, machine: StructuredMachine, lr: float = 3e-3, by: By = "edges", betas: tuple[float, float] = (0.9, 0.99)
     ):
         kind_of(machine)
+        if not lr > 0 or len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+            raise ValueError(f"lr={lr} must be positive, and betas={betas} two numbers from 0 to below 1")
         weight, groups_of_machine = parameter_of(machine), groups_of(machine.system, by)
         self.machine: Any = machine
         self.by: By = by
@@ -36,6 +38,10 @@ class GroupLasso(Optimizer):
         others = [p for p in machine.parameters() if p is not weight]
         each = [dict(params=[weight]), dict(params=others)] if others else [dict(params=[weight])]
         super().__init__(each, dict(lr=lr, betas=betas))
+
+    def __getstate__(self) -> dict[str, Any]:
+        own = dict(machine=self.machine, by=self.by, groups=self.groups, shape=self.shape)
+        return super().__getstate__() | own  # pyright: ignore  # PyTorch's gives a dictionary
 
     @torch.no_grad()
     def step(self, closure: Any = None, *, penalty: float = 0.0) -> Any:  # pyright: ignore  # it has a penalty
@@ -55,6 +61,7 @@ class GroupLasso(Optimizer):
         weight, system, state = p is self.param_groups[0]["params"][0], self.machine.system, self.state[p]
         lr, (first, second) = options["lr"], options["betas"]
         gradient = system.packed_weight(p.grad) if weight and not system.packed else p.grad
+        gradient = gradient.to(torch.promote_types(gradient.dtype, torch.float32))  # squares leave 16 bits
         square = gradient.square()
         if weight:
             counts = sums(torch.ones_like(square), self.groups, self.shape)
@@ -66,9 +73,6 @@ class GroupLasso(Optimizer):
         mean, square = state["mean"].lerp_(gradient, 1 - first), state["square"].lerp_(square, 1 - second)
         metric = (square / (1 - second**steps)).sqrt().add_(1e-8)
         change = mean / (metric.flatten()[self.groups] if weight else metric) * (lr / (1 - first**steps))
-        if weight and not system.packed:
-            p.view(-1).index_add_(0, system.places(p.device), change, alpha=-1)
-        else:
-            p.sub_(change)
+        p.sub_(system.unpacked(change) if weight and not system.packed else change)
         if weight and penalty:
-            shrink_(self.machine, lr * penalty, self.by, price=1 / metric)
+            shrink_(self.machine, lr * penalty, self.by, price=(1 / metric).nan_to_num(0))  # of NaN, W is NaN by now

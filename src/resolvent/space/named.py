@@ -19,7 +19,7 @@ from ..machines.structured import StructuredMachine
 from ..structure.activation import ACTIVATIONS, Activation, ActivationLike, as_activation
 from .made import in_one_layout, kind_of
 
-FIELDS = ("source", "target", "weight", "activation", "bias", "lag")
+MOST_LAGS = 2**16
 
 
 class Node(NamedTuple):
@@ -32,8 +32,8 @@ class Node(NamedTuple):
 class NamedNetwork(nn.Module):
     """A machine whose units have names, as a function from its inputs to its outputs, each in the order of their names.
 
-    W is packed: what is read of it are the edges, and nothing else is trained. A unit is z[..., net.nodes.index(name)]
-    of the machine's z, in `net.solve(x)`.
+    W is packed: what is read of it are the edges, which are trained, and biases. A unit is
+    z[..., net.nodes.index(name)] of the machine's z, in `net.solve(x)`.
     """
 
     def __init__(self, machine: StructuredMachine, nodes: Sequence[str], inputs: Sequence[str], outputs: Sequence[str]):
@@ -60,8 +60,8 @@ class NamedNetwork(nn.Module):
 def from_edges(
     table: Any,
     *,
-    inputs: Sequence[str] | None = None,
-    outputs: Sequence[str] | None = None,
+    inputs: Iterable[Any] | None = None,
+    outputs: Iterable[Any] | None = None,
     activation: ActivationLike = "tanh",
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
@@ -93,6 +93,9 @@ def from_edges(
     for name in inputs:
         if name in fed:
             raise ValueError(f"input {name!r} is the target of an edge: inputs are what nothing feeds")
+    for name in names:
+        if name not in fed and name not in inputs and known.get(name, {}) in passes_on and feeding & {name}:
+            raise ValueError(f"node {name!r} is fed by nothing and is none of the inputs, {', '.join(inputs)}")
     if not inputs or not outputs:
         raise ValueError("the edges leave no input or no output: name them with inputs=… and outputs=…")
     identity, other = ACTIVATIONS["identity"], as_activation(activation)
@@ -113,8 +116,8 @@ def from_edges(
 def to_edges(network: Any) -> list[dict[str, Any]]:
     """The edges of a `NamedNetwork`, or of a dense or recurrent machine, whose units are then "0", "1", …
 
-    Rows for `from_edges`; bias and activation are those of the target. Where the first block of a machine does more
-    than to pass on what comes, its units have inputs of their own, "x0", "x1", …
+    Rows for `from_edges`, to which inputs and outputs are named anew; bias and activation are those of the target. Where
+    the first block of a machine does more than to pass on what comes, its units have inputs of their own, "x0", "x1", …
     """
     named = isinstance(network, NamedNetwork)
     machine = network.machine if named else network
@@ -144,13 +147,21 @@ def exported(activation: Activation) -> Any:
     return activation.name if ACTIVATIONS.get(activation.name) is activation else activation
 
 
-def _named(what: str, given: Sequence[str], names: Sequence[str]) -> list[str]:
-    if isinstance(given, str) or len(set(given)) != len(given):
-        raise ValueError(f"{what} must be a list of different names, got {given!r}")
-    for name in map(str, given):
+def _named(what: str, given: Iterable[Any], names: Sequence[str]) -> list[str]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise TypeError(f"{what} must be a list of names, got {given!r}")
+    chosen = [_name(name) for name in given]
+    if len(set(chosen)) != len(chosen):
+        raise ValueError(f"{what} has a name twice: {', '.join(chosen)}")
+    for name in chosen:
         if name not in names:
             raise ValueError(f"{what} has {name!r}, which is no node of the edges: they have {', '.join(names)}")
-    return [str(name) for name in given]
+    return chosen
+
+
+def _name(value: Any) -> str:
+    """As text; pandas makes floats of whole numbers where one is missing."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 Edges = list[tuple[str, str, tuple[int, float]]]
@@ -159,44 +170,51 @@ Edges = list[tuple[str, str, tuple[int, float]]]
 def _read(table: Any) -> tuple[Edges, dict[str, dict[str, Any]]]:
     """(source, target, (lag, weight)), and what is known of nodes."""
     known: dict[str, dict[str, Any]] = {}
-    if hasattr(table, "nodes") and hasattr(table, "edges"):  # networkx
-        for name, given in table.nodes(data=True):
-            known[str(name)] = {key: given[key] for key in ("activation", "bias") if key in given}
-        rows = [dict(given, source=s, target=t) for s, t, given in table.edges(data=True)]
-        if not table.is_directed():
-            raise ValueError("table is a graph without directions: an edge of a network has one")
-    elif isinstance(table, str | os.PathLike):
-        with Path(table).open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-    elif hasattr(table, "to_dict"):  # a data frame
-        rows = table.to_dict("records")
-    else:
-        rows = list(table)
     edges: Edges = []
     seen = set()
-    for i, row in enumerate(rows, 1):
+    for i, row in enumerate(_rows(table), 1):
         if not isinstance(row, Mapping) or not {"source", "target", "weight"} <= set(row):
             columns = ", ".join(map(str, row)) if isinstance(row, Mapping) else type(row).__name__
             raise ValueError(f"row {i} of the edges needs source, target and weight, it has {columns}")
-        source, target = str(row["source"]), str(row["target"])
-        given = {} if _missing(row.get("bias")) else {"bias": _number(i, "bias", row["bias"], None)}
+        alone = _missing(row["source"]) and _missing(row["weight"])
+        for column in ("target",) if alone else ("source", "target"):
+            if _missing(row[column]):
+                raise ValueError(f"row {i} of the edges has no {column}")
+        source, target = _name(row["source"]), _name(row["target"])
+        given: dict[str, Any] = {} if _missing(row.get("bias")) else {"bias": _number(i, "bias", row["bias"], None)}
         given |= {} if _missing(row.get("activation")) else {"activation": row["activation"]}
         for key, value in given.items():
             if known.setdefault(target, {}).setdefault(key, value) != value:
                 raise ValueError(
                     f"row {i} of the edges has {key} {value!r} for {target!r}, a row before has another one"
                 )
-        if _missing(row["source"]) and _missing(row["weight"]):
+        if alone:
             known.setdefault(target, {})
             continue
         lag = _number(i, "lag", row.get("lag"), 0.0)
-        if lag != int(lag) or lag < 0:
-            raise ValueError(f"row {i} of the edges has lag {row['lag']!r}: a whole number of at least 0 is needed")
+        if lag != int(lag) or not 0 <= lag < MOST_LAGS:
+            raise ValueError(
+                f"row {i} of the edges has lag {row['lag']!r}: a whole number from 0 to {MOST_LAGS - 1} is needed"
+            )
         if (source, target, lag) in seen:
             raise ValueError(f"row {i} of the edges has {source!r} → {target!r} a second time")
         seen.add((source, target, lag))
         edges.append((source, target, (int(lag), _number(i, "weight", row["weight"], None))))
     return edges, known
+
+
+def _rows(table: Any) -> list[Any]:
+    if hasattr(table, "nodes") and hasattr(table, "edges"):  # networkx
+        if not table.is_directed():
+            raise ValueError("table is a graph without directions: an edge of a network has one")
+        nodes = [{"source": None, "weight": None, **given, "target": name} for name, given in table.nodes(data=True)]
+        return nodes + [{"weight": None, **given, "source": s, "target": t} for s, t, given in table.edges(data=True)]
+    if isinstance(table, str | os.PathLike):
+        with Path(table).open(newline="", encoding="utf-8-sig") as file:
+            rows = csv.reader(file, skipinitialspace=True)
+            head = [name.strip() for name in next(rows, [])]
+            return [dict(zip(head, (cell.strip() for cell in row), strict=False)) for row in rows if row]
+    return table.to_dict("records") if hasattr(table, "to_dict") else list(table)
 
 
 def _missing(value: Any) -> bool:
@@ -234,12 +252,13 @@ def _network(
         W[lag, place[target], place[source]] = weight
     sizes, sigma = [len(block) for block in blocks], [nodes[block[0]].activation for block in blocks]
     make: Callable[..., Any] = RecurrentMachine if lags else DenseMachine
-    options: Any = dict(connections=matrices if lags else matrices[0], packed=True, device=device, dtype=dtype)
+    options: Any = dict(connections=matrices if lags else matrices[0], packed=True, device="meta", dtype=dtype)
     machine = make(sizes, sigma, **options | (dict(lags=lags) if lags else {}))
-    with torch.no_grad():
-        machine.entries.copy_(machine.system.packed_weight(W if lags else W[0]))
-        bias: Any = machine.bias
-        bias.copy_(torch.tensor([nodes[name].bias for name in order], dtype=torch.float64))
+    like = torch.empty(0, device=device, dtype=dtype)
+    bias = torch.tensor([nodes[name].bias for name in order], dtype=torch.float64)
+    state = dict(entries=machine.system.packed_weight(W if lags else W[0]), bias=bias)
+    machine.load_state_dict({name: x.to(like) for name, x in state.items()}, assign=True)
+    machine.requires_grad_(True)
     return NamedNetwork(machine, order, inputs, outputs)
 
 

@@ -7,6 +7,7 @@ node's response goes into its weights, and is 1 on the way back.
 import json
 import os
 from collections.abc import Mapping
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ FACTORS = {"sigmoid": 5.0, "tanh": 2.5}
 ACTIVATIONS: dict[str, Any] = {name: name for name in ("identity", "relu", "elu", "selu", "sigmoid", "tanh")}
 ACTIVATIONS |= dict(sin=_sin, gauss=_gauss, lelu=_lelu, softplus=_softplus, clamped=_clamped, log=_log, exp=_exp)
 ACTIVATIONS |= dict(abs=torch.abs, hat=_hat, square=_square, cube=_cube)
-NAMES = {ours if isinstance(ours, str) else ours.__name__: theirs for theirs, ours in ACTIVATIONS.items()}
+NAMES = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
 
 
 def from_neat(
@@ -70,7 +71,13 @@ def from_neat(
 
     Feed-forward and recurrent ones, with aggregation "sum". Of a recurrent one, points are (batch, time, inputs).
     """
-    fields = _parsed(source)
+    try:
+        return _network(_parsed(source), dtype, device)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"source is not what neat.export.export_network_json gives: {error!r}") from None
+
+
+def _network(fields: Mapping[str, Any], dtype: Any, device: Any) -> NamedNetwork:
     kind, recurrent = fields["network_type"], fields["network_type"] == "recurrent"
     if kind not in ("feedforward", "recurrent"):
         raise ValueError(f"network_type {kind!r} is none that a machine computes: feedforward or recurrent")
@@ -86,6 +93,8 @@ def from_neat(
                 raise ValueError(f"node {name} has activation {function!r}: known are {', '.join(ACTIVATIONS)}")
             if node["aggregation"]["name"] != "sum":
                 raise ValueError(f"node {name} has aggregation {node['aggregation']['name']!r}: a machine's is sum")
+            if not isfinite(node["bias"]):
+                raise ValueError(f"node {name} has bias {node['bias']}: a finite number is needed")
             row |= dict(activation=ACTIVATIONS[function], bias=FACTORS.get(function, 1.0) * node["bias"])
         rows.append(row)
     for edge in fields["connections"]:
@@ -109,12 +118,13 @@ def to_neat(network: NamedNetwork) -> dict[str, Any]:
     nodes: dict[int, Any] = {key: _node(key, "input", "identity", "none", 0.0) for key in inputs}
     connections = []
     for row in to_edges(network):
-        name = row["activation"] if isinstance(row["activation"], str) else row["activation"].name
-        if name not in NAMES:
-            raise ValueError(f"activation {name} of node {row['target']} is none of neat-python's")
-        target, factor = _key(row["target"]), FACTORS.get(NAMES[name], 1.0)
+        function = row["activation"] if isinstance(row["activation"], str) else row["activation"].function
+        if function not in NAMES:
+            raise ValueError(f"activation {row['activation']} of node {row['target']} is none of neat-python's")
+        name = NAMES[function]
+        target, factor = _key(row["target"]), FACTORS.get(name, 1.0)
         side = "output" if target in outputs else "hidden"
-        nodes[target] = _node(target, side, NAMES[name], "sum", row["bias"] / factor)
+        nodes[target] = _node(target, side, name, "sum", row["bias"] / factor)
         if row["weight"] is not None:
             if recurrent and row["lag"] != int(row["source"] not in network.inputs):
                 raise ValueError("neat-python's recurrent networks read inputs at lag 0 and all else at lag 1")

@@ -35,6 +35,8 @@ def shrink_(machine: StructuredMachine, threshold: float, by: By = "edges", pric
         raise ValueError(f"threshold must be at least 0, got {threshold}")
     kind_of(machine)
     stored, (groups, shape) = parameter_of(machine), groups_of(machine.system, by)
+    if price is not None and not isinstance(price, Tensor):
+        raise TypeError(f"price must be a tensor, got {type(price).__name__}")
     if price is not None and (price.shape != shape or not (price >= 0).all()):
         raise ValueError(
             f"price of shape {tuple(price.shape)}: by {by}, {tuple(shape)} numbers of at least 0 are needed"
@@ -45,10 +47,10 @@ def shrink_(machine: StructuredMachine, threshold: float, by: By = "edges", pric
     least = threshold * sums(torch.ones_like(entries), groups, shape).sqrt() * (1 if price is None else price.to(norm))
     scale = torch.where(norm > least, 1 - least / norm, 0).flatten()[groups]
     entries = (entries * scale).to(stored.dtype)
-    if machine.system.packed:
-        stored.copy_(entries)
-    else:
-        stored.view(-1).index_copy_(0, machine.system.places(stored.device), entries)
+    if not machine.system.packed:
+        places = machine.system.places(stored.device)
+        entries = stored.reshape(-1).index_copy(0, places, entries).view(stored.shape)
+    stored.copy_(entries)
 
 
 def parameter_of(machine: StructuredMachine) -> Tensor:
@@ -59,7 +61,8 @@ def parameter_of(machine: StructuredMachine) -> Tensor:
     return stored
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)  # as large as W
+@torch.inference_mode(False)  # it is kept for calls outside of it
 def groups_of(system: System, by: By) -> tuple[Tensor, torch.Size]:
     """The group of each entry that is read, rectangle after rectangle, and the shape of all groups."""
     if by not in get_args(By):
@@ -69,7 +72,7 @@ def groups_of(system: System, by: By) -> tuple[Tensor, torch.Size]:
     cell = system.places() // prod(operator.weight_shape[operator.weight_axes[1] + 1 :])  # without the kernel
     lag, out, into = cell // n**2, cell // n % n, cell % n
     if by == "edges":
-        owner = torch.repeat_interleave(torch.tensor(sizes))
+        owner = torch.repeat_interleave(torch.tensor(sizes, device="cpu"))
         return (lag * blocks + owner[out]) * blocks + owner[into], torch.Size((lags, blocks, blocks))
     return (into, torch.Size((n,))) if by == "units" else (lag, torch.Size((lags,)))
 

@@ -132,7 +132,8 @@ def _dual_of(make: Any, arguments: tuple) -> System:
     return make(*arguments).dual
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)  # as large as W
+@torch.inference_mode(False)  # it is kept for calls outside of it
 def _places(system: System, device: torch.device) -> Tensor:
     operator, parts = system.operator, []
     for r in system.rectangles:
@@ -143,7 +144,7 @@ def _places(system: System, device: torch.device) -> Tensor:
         for part, size in zip(ranges, operator.weight_shape, strict=True):
             place = place.unsqueeze(-1) * size + torch.arange(part.start, part.stop, device="cpu")
         parts.append(place.flatten())
-    return torch.cat(parts or [torch.zeros(0, dtype=torch.int64)]).to(device)
+    return torch.cat(parts or [torch.zeros(0, dtype=torch.int64, device="cpu")]).to(device)
 
 
 @lru_cache(maxsize=32)

@@ -19,7 +19,7 @@ from ..space.made import unpacked
 from ..space.penalty import groups_of
 from ..space.simple import surviving
 from .data import Data, read
-from .fit import Diverged, Training, fit
+from .fit import Diverged, Rows, Training, fit
 from .linear import linear
 from .measure import measure, naive
 from .network import Model, arithmetic, parameters_read, sequential_like
@@ -130,6 +130,7 @@ class _Search:
         settings, split = self.settings, self.split
         write_settings(self.folder, settings)
         candidates = [self.trained("full machine", full, split, "full")]
+        torch.manual_seed(settings.seed)  # whether the full one was trained now or in a run before
         classical = sequential_like(full.machine)
         candidates.append(self.trained("sequential network", classical, split, "sequential"))
         candidates.append(self.linear())
@@ -178,7 +179,21 @@ class _Search:
         settings, before = self.settings, deepcopy(network.state_dict())
         rows, checked = rows_of(split, "train", settings.lags or 0), rows_of(split, "validation")
         untuned = _loss(network, checked.inputs, checked.targets)
-        history = fit(
+        try:
+            history = self.fitted(name, network, rows, checked, place)
+        except Diverged:
+            if place == "full":
+                raise
+            history = []  # what others are compared with ends no search
+        if not history or min(epoch["val_loss"] for epoch in history) > untuned:
+            network.load_state_dict(before)
+        outputs = {part: outputs_of(network, split, part) for part in ("validation", "test")}
+        machine, epochs = network.machine.requires_grad_(False), len(history)
+        return self.measured(name, outputs, split, machine, arithmetic(machine), parameters_read(machine), epochs)
+
+    def fitted(self, name: str, network: Model, rows: Rows, checked: Rows, place: str) -> list[dict[str, float]]:
+        settings = self.settings
+        return fit(
             network,
             rows,
             checked,
@@ -191,11 +206,6 @@ class _Search:
             title=name,
             progress=self.progress,
         )
-        if min(epoch["val_loss"] for epoch in history) > untuned:
-            network.load_state_dict(before)
-        outputs = {part: outputs_of(network, split, part) for part in ("validation", "test")}
-        machine, epochs = network.machine.requires_grad_(False), len(history)
-        return self.measured(name, outputs, split, machine, arithmetic(machine), parameters_read(machine), epochs)
 
     def tuned(self, name: str, large: StructuredMachine, place: str) -> Candidate:
         """A machine of the path without what it does not need, inputs included."""
