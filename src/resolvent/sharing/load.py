@@ -109,7 +109,7 @@ def _shapes(specification: Any, version: int) -> dict[str, tuple[int, ...]]:
 
 
 def _check_memory(machines: list[Any], entries: int) -> None:
-    """That machines need no more than a file of so many numbers lets one expect, which holds nothing of what is zero."""
+    """That machines need no more than a file of so many numbers lets one expect: it holds nothing of what is zero."""
     needed = 0
     for fields in machines:
         lags, blocks = fields.get("lags", 0) + 1, len(fields["sizes"])

@@ -116,8 +116,9 @@ def from_edges(
 def to_edges(network: Any) -> list[dict[str, Any]]:
     """The edges of a `NamedNetwork`, or of a dense or recurrent machine, whose units are then "0", "1", …
 
-    Rows for `from_edges`, to which inputs and outputs are named anew; bias and activation are those of the target. Where
-    the first block of a machine does more than to pass on what comes, its units have inputs of their own, "x0", "x1", …
+    Rows for `from_edges`, to which inputs and outputs are named anew; bias and activation are those of the target.
+    Where the first block of a machine does more than to pass on what comes, its units have inputs of their own, "x0",
+    "x1", …
     """
     named = isinstance(network, NamedNetwork)
     machine = network.machine if named else network
