@@ -94,12 +94,12 @@ def test_copies_take_the_same_steps_and_bad_numbers_are_refused():
         o.step(penalty=0.1)
     assert other.machine is not machine
     before = machine.weight.detach().clone()
-    for penalty in (-1, float("nan")):
+    for penalty in (-1.0, float("nan")):
         with pytest.raises(ValueError, match=f"penalty must be at least 0, got {penalty}"):
             optimizer.step(penalty=penalty)
     assert torch.equal(machine.weight, before)
-    with pytest.raises(ValueError, match="lr=-1 must be positive, and betas"):
-        space.GroupLasso(machine, lr=-1)
+    with pytest.raises(ValueError, match=r"lr=-1\.0 must be positive, and betas"):
+        space.GroupLasso(machine, lr=-1.0)
     half = rv.DenseMachine((2, 3, 1), dtype=torch.float16)
     halves = space.GroupLasso(half)
     half(torch.full((4, 2), 1e-3, dtype=torch.float16)).sum().mul(1e-3).backward()

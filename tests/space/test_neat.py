@@ -161,6 +161,7 @@ def test_a_recurrent_genome_is_the_same_function_of_a_series(seed, tmp_path):
     assert_equal(again(points).detach(), expected)
 
 
+@pytest.mark.unchecked
 def test_what_no_machine_computes_is_refused_by_name(tmp_path):
     node = dict(id=0, activation=dict(name="sigmoid"), aggregation=dict(name="sum"), bias=0.0, response=1.0)
     fields = dict(

@@ -95,6 +95,7 @@ def test_an_optimiser_keeps_state_for_what_is_read_alone():
     assert torch.equal(copied.weight, packed.weight)
 
 
+@pytest.mark.unchecked
 def test_packed_is_a_boolean():
     with pytest.raises(TypeError, match="packed must be True or False, got 'no'"):
         rv.DenseMachine((2, 3), packed="no")  # pyright: ignore

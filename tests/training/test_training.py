@@ -263,7 +263,7 @@ class TestResume:
 
     def test_a_run_killed_at_its_end_or_moved_ends_with_the_same_numbers(self, tmp_path):
         """At its end: after the last epoch of an early stop, before that is noted."""
-        unbroken = rv.train("diabetes", epochs=40, sizes=(64, 64), out=tmp_path / "run").metrics
+        unbroken = rv.train("diabetes", epochs=40, batch_size=8, sizes=(64, 64), out=tmp_path / "run").metrics
         assert unbroken["machine"]["seeds"][0]["epochs"] < 40
         folder = tmp_path / "moved"
         (tmp_path / "run").rename(folder)
