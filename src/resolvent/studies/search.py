@@ -8,7 +8,7 @@ import csv
 import io
 import platform
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean, median
 from typing import Any
 
 import torch
@@ -62,12 +62,12 @@ def run(out: Path, *, seeds: int = 5) -> Path:
             with console.status(f"{case['data']} by {case['by']}, seed {seed}"):
                 rows += [row | where for row in rows_of(case, seed)]
             replace_text(path, _text(rows))  # at once, so that a run cut short leaves what it had
-    table = Table("data", "by", "machine", "weights", "test", title=f"{seeds} seeds")
+    table = Table("data", "by", "machine", "weights", "worst", "median", "best", title=f"{seeds} seeds, test rows")
     for key in dict.fromkeys((r["data"], r["by"], r["machine"]) for r in rows):
         of_key = [r for r in rows if (r["data"], r["by"], r["machine"]) == key]
         scores = [r["test"] for r in of_key]
-        spread = f" ± {stdev(scores):.4f}" if len(scores) > 1 else ""
-        table.add_row(*key, f"{mean(r['weights'] for r in of_key):,.0f}", f"{mean(scores):.4f}{spread}")
+        weights = mean(r["weights"] for r in of_key)
+        table.add_row(*key, f"{weights:,.0f}", *(f"{f(scores):.4g}" for f in (min, median, max)))
     console.print(table)
     return path
 
