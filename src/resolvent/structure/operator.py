@@ -89,7 +89,7 @@ class Operator(ABC):
         if start is not None:
             shape = self.entries_shape(rectangle)
             return weight.narrow(-1, start, prod(shape)).view(*weight.shape[:-1], *shape)
-        weight = narrow(narrow(weight, out - ndim, to), into - ndim, source)
+        weight = weight.narrow(out - ndim, to.start, len(to)).narrow(into - ndim, source.start, len(source))
         return narrow(weight, -ndim, lags) if out else weight
 
     def entries_shape(self, rectangle: Rectangle) -> tuple[int, ...]:

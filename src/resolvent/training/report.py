@@ -48,7 +48,7 @@ def write_report(
         folder / "report.html",
         figures,
         metrics=metrics,
-        settings={key: value for key, value in settings.items() if value is not None and key != "digest"},
+        settings=said(settings),
         machine=summary(machine),
         scores=scores(metrics),
     )
@@ -77,6 +77,11 @@ def summary(machine: StructuredMachine) -> dict[str, Any]:
         "strongest shortcuts, by norm": ", ".join(f"{name} ({norm:.2f})" for name, norm in shortcuts(machine)[:5])
         or "none",
     }
+
+
+def said(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What was chosen, under the names of the command's options."""
+    return {key.replace("_", "-"): v for key, v in settings.items() if v is not None and key != "digest"}
 
 
 def _connections(machine: StructuredMachine) -> str:

@@ -11,7 +11,7 @@ from ..machines.structured import StructuredMachine
 from ..pages.write import write_page
 from .measure import number
 from .preprocessing import Preprocessing
-from .report import pictures, summary
+from .report import pictures, said, summary
 from .split import Split
 
 
@@ -157,7 +157,7 @@ def write_search(
         metrics=metrics,
         survivors=chosen.survivors,
         table=candidates_table(metrics["search"]["candidates"], chosen.name),
-        settings={key: value for key, value in settings.items() if value is not None and key != "digest"},
+        settings=said(settings),
         machine=summary(machine),
         points={c.name: c.survivors for c in candidates if c.kind == "point"},
     )
