@@ -18,7 +18,7 @@ from resolvent.training.linear import linear
 from resolvent.training.run import network_of
 from resolvent.training.search import _Search
 from resolvent.training.settings import choose
-from resolvent.training.split import divide
+from resolvent.training.split import divide, rows_of
 
 SHORT: Any = dict(epochs=4, sizes=(8,))
 
@@ -89,6 +89,22 @@ def test_each_point_is_a_run_and_the_page_has_all(tmp_path):
             assert c["weights"] <= next(
                 o["weights"] for o in found.metrics["search"]["candidates"] if o["name"] == point
             )
+
+
+def test_each_epoch_of_the_path_has_an_order_of_its_own(monkeypatch, tmp_path):
+    orders, randperm = [], torch.randperm
+
+    def seen(count: int, **options: Any) -> torch.Tensor:
+        orders.append(tuple(randperm(count, **options).tolist()))
+        return torch.tensor(orders[-1])
+
+    settings, split, search = searching(series(), target="level", lags=2)
+    network = network_of(search.data, settings, split, 0, sequential=False)
+    monkeypatch.setattr(torch, "randperm", seen)
+    monkeypatch.setattr(_path, "KEPT", 2.0)  # the first penalty keeps its machine
+    options: Any = dict(by="lags", lr=3e-3, batch_size=32, seed=0, device="cpu", image=False, bar=False)
+    next(_path.path(network, rows_of(split, "train", 2), tmp_path, **options))
+    assert len({*orders}) == len(orders) > 2
 
 
 @pytest.mark.parametrize("kept", [0, 1])

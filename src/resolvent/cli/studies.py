@@ -72,7 +72,7 @@ def study_search(
     seeds: Annotated[int, typer.Option(help="Of splits and initialisations, from 0 on.")] = 5,
     out: Annotated[Path, typer.Option(help="The folder for search.csv.")] = Path("runs/search"),
 ) -> None:
-    """Search the space of machines on sunspots and digits, over several seeds. About three minutes for each seed."""
+    """Search the space of machines on sunspots and digits, over several seeds. About four minutes for each seed."""
     from ..studies import search
 
     console.print(f"written to {search.run(out, seeds=seeds)}", soft_wrap=True)

@@ -217,9 +217,10 @@ class _Search:
     def survivors(self, large: StructuredMachine, small: StructuredMachine, split: Split) -> dict[str, str]:
         """What a point still has of the full machine."""
         alive = surviving(large)[0].split(large.partition.sizes)
-        blocks = [
-            f"{int(part.sum())} of {len(part)} in block {i}" for i, part in enumerate(alive[1:-1], 1) if part.any()
-        ]
+        hidden = {i: part for i, part in enumerate(alive[1:-1], 1) if part.any()}
+        whole = [str(i) for i, part in hidden.items() if part.all()]
+        blocks = [f"all of block{'s' * (len(whole) > 1)} {', '.join(whole)}"] if whole else []
+        blocks += [f"{int(part.sum())} of {len(part)} in block {i}" for i, part in hidden.items() if not part.all()]
         inputs = describe(self.split.preprocessing, split.preprocessing)
         left = {"inputs": inputs, "hidden units": ", ".join(blocks) or "none"}
         matrices = torch.tensor(small.connections.matrices)
