@@ -104,10 +104,12 @@ def test_packed_is_a_boolean():
 def test_what_is_kept_for_later_calls_serves_in_every_mode():
     """Places and groups are kept, also if they are first asked for in inference mode or with another default device."""
     for sizes, context in (((2, 4, 3), torch.inference_mode()), ((2, 5, 3), torch.device("meta"))):
-        machine = rv.DenseMachine(sizes, packed=True, device="cpu")
+        unseen: Any = rv.DenseMachine(sizes, packed=True, device="meta")  # for which nothing was asked yet
         with context:
-            assert machine.weight.shape == (sum(sizes),) * 2
-            assert space.edge_norms(machine).shape == (1, 3, 3)
+            unseen.system.places("cpu")
+            space.penalty.groups_of(unseen.system, "edges")
+        machine: Any = rv.DenseMachine(sizes, packed=True)
+        assert machine.system is unseen.system
         machine.weight.sum().backward()
         assert machine.entries.grad is not None
         assert space.GroupLasso(machine).groups.device.type == "cpu"
