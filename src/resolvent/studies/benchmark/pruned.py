@@ -51,7 +51,7 @@ def _blocks(full: Any) -> Tensor:
 CASES = (
     Case("dense 8×64, batch 512, 43 % of the edges", lambda: DenseMachine((64,) * 8), _edges(0.43), (512, 64)),
     Case(
-        "dense 8×64, batch 512, whole blocks to 26 %",
+        "dense 8×64, batch 512, half of the blocks",
         lambda: DenseMachine((64,) * 8),
         lambda full: space.selected(full, _blocks(full)),
         (512, 64),
